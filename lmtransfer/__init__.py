@@ -6,7 +6,7 @@ The commands are functions: ``from lmtransfer import pretrain, probe, finetune, 
 
 import os
 
-from lmtransfer.system.waiting import set_waiting
+from lmtransfer.system.cores import set_waiting
 
 TYPE_CHECKING = False  # as in typing, which a file in the current folder could shadow until __main__ has run
 

@@ -40,7 +40,7 @@ class DataError(LmtransferError):
 
 
 class CheckpointError(LmtransferError):
-    """A checkpoint or published model that is damaged, malicious, or does not fit the model."""
+    """A checkpoint or published model that is damaged, malicious, or does not match the model."""
 
 
 class HubError(LmtransferError):

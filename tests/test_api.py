@@ -259,7 +259,7 @@ def test_what_a_loaded_run_refuses(world: Path) -> None:
 
 def test_loading_computes_in_float32_and_leaves_the_threads_alone(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(made)
-    monkeypatch.setattr(hardware, "fastest_format", lambda device: precision.Format("bf16", "for a test"))
+    monkeypatch.setattr(hardware, "fastest_precision", lambda device: precision.PrecisionChoice("bf16", "for a test"))
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     threads = torch.get_num_threads()
     try:

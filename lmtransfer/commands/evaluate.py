@@ -21,10 +21,9 @@ from lmtransfer.pretraining.evaluation import evaluate_pretrained
 from lmtransfer.reporting.runs.scores import examples_of
 from lmtransfer.runs.predictions import file_name, write_predictions
 from lmtransfer.runs.result import JointResult, SeedResult
-from lmtransfer.runs.run_directory import RunDirectory
+from lmtransfer.runs.run_directory import RunDirectory, versions
 from lmtransfer.runs.saved import SavedRun, folders_with_checkpoints, pretraining_seed
 from lmtransfer.runs.training import eager_hardware
-from lmtransfer.runs.versions import versions
 from lmtransfer.system.console import Console
 from lmtransfer.system.printable import short_path
 from lmtransfer.tasks.answers import LabelAnswer
@@ -55,10 +54,9 @@ def run(cfg: DictConfig) -> Path:
     check(cfg, primary="evaluate", nodes={group: data for group in ("task", "corpus") if cfg.get(group) is not None})
     if cfg.get("task") is not None and issubclass(resolve(cfg.task["_target_"], key="task"), TaskWithoutHead):
         return evaluate_zero_shot(cfg)
-    if cfg.revisions is not None:
-        raise ConfigError(
-            f"revisions={cfg.revisions}: is only for tasks without training, such as task=blimp; leave it out"
-        )
+    for key in ("revisions", "control"):
+        if cfg[key]:
+            raise ConfigError(f"{key}={cfg[key]}: is only for tasks without training, such as task=blimp; leave it out")
     return _evaluate_pretraining(cfg) if is_pretrained(cfg.run) else _evaluate_trained(cfg)
 
 

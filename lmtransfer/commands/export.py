@@ -16,8 +16,7 @@ from lmtransfer.config.revisions import babylm_name, count_text, split_revision,
 from lmtransfer.errors import ConfigError, HubError, RunDirectoryError
 from lmtransfer.interop.exporting.babylm import build_submission
 from lmtransfer.interop.exporting.card import CardSettings
-from lmtransfer.interop.exporting.formats import ADAPTER, VECTORS, FormSettings, write_model
-from lmtransfer.interop.exporting.place import check_place, export_folder
+from lmtransfer.interop.exporting.formats import ADAPTER, VECTORS, FormSettings, check_place, export_folder, write_model
 from lmtransfer.interop.exporting.run import write_run
 from lmtransfer.interop.hub import MAIN, Target, branch_problem, files_in, name_problem
 from lmtransfer.interop.open_run import run_folder

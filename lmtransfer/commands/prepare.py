@@ -13,7 +13,14 @@ from rich.table import Table
 from lmtransfer.config.check import check
 from lmtransfer.config.component import build
 from lmtransfer.config.short_forms import expand_overlap, expand_parts
-from lmtransfer.data.token_cache import PreparationProgress, PreparedCorpus, prepare, tokenizer_for
+from lmtransfer.data.token_cache import (
+    PreparationProgress,
+    PreparedCorpus,
+    ShareOfBlocks,
+    prepare,
+    prepare_share,
+    tokenizer_for,
+)
 from lmtransfer.inference.inspection.tables import parts_table, table_with_title
 from lmtransfer.pretraining.text import build_corpus, examples_of, findings_table, screened_parts
 from lmtransfer.system.console import Console
@@ -44,6 +51,22 @@ def run(cfg: DictConfig) -> None:
             console.print(line, soft_wrap=True)
     with console.status(f"tokenizer for {corpus.name}"):
         tokenizer = tokenizer_for(corpus, trainer, cache_dir=cache_dir)
+    if cfg.shard is not None:
+        with preparing_line(console, corpus.name) as on_progress:
+            share = prepare_share(
+                corpus,
+                tokenizer,
+                ShareOfBlocks.of(cfg.shard),
+                cache_dir=cache_dir,
+                num_workers=cfg.num_workers,
+                on_progress=on_progress,
+            )
+        console.print(
+            f"shard {cfg.shard} of {corpus.name}: {share.num_own:,} of {share.num_blocks:,} blocks are complete, "
+            f"{share.num_reused:,} of them from before"
+        )
+        console.print("next, when all shards are complete: the same command without shard", soft_wrap=True)
+        return
     with preparing_line(console, corpus.name) as on_progress:
         prepared = prepare(corpus, tokenizer, cache_dir=cache_dir, num_workers=cfg.num_workers, on_progress=on_progress)
     console.print(statistics_table(corpus.name, prepared, tokenizer))

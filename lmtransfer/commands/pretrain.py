@@ -29,16 +29,17 @@ from lmtransfer.pretraining.messages import (
 )
 from lmtransfer.pretraining.parts import PretrainingParts, build_phases
 from lmtransfer.pretraining.phases import Pretraining, TrainingPhase, describe_phases, find_phase
-from lmtransfer.pretraining.result import (
+from lmtransfer.pretraining.result import joint_result, pretraining_result
+from lmtransfer.pretraining.resume import (
     TEXT_PATHS,
     check_text,
-    joint_result,
+    keep_commits,
     new_run,
-    pretraining_result,
     run_to_resume,
+    with_commits,
 )
 from lmtransfer.pretraining.save_points import check_reached
-from lmtransfer.pretraining.text import Text, keep_commits, read_text, with_absolute_paths, with_commits
+from lmtransfer.pretraining.text import Text, read_text, with_absolute_paths
 from lmtransfer.pretraining.utilization import output_share
 from lmtransfer.runs.create_and_lock import check_resumable
 from lmtransfer.runs.run_directory import RunDirectory
@@ -50,7 +51,7 @@ from lmtransfer.tokenizers.base import characters_of
 from lmtransfer.tokenizers.load import load_tokenizer
 from lmtransfer.training import process_group
 from lmtransfer.training.averaging import weight_average
-from lmtransfer.training.hardware import Hardware, forget_peak, peak_memory
+from lmtransfer.training.hardware import Hardware, peak_memory, reset_peak_memory
 
 
 def run(cfg: DictConfig) -> Path:
@@ -93,7 +94,7 @@ def pretrain(cfg: DictConfig, name: str, train: TrainSettings, hardware: Hardwar
         check_text(started, text)
 
     # The phases of the run: the encoder, the batches and the loop settings of each
-    forget_peak(hardware.device)
+    reset_peak_memory(hardware.device)
     parts = build_phases(cfg, text.tokenizer)
     if started is not None:
         if not is_own(started):

@@ -14,8 +14,8 @@ from lmtransfer.config.config_files import own_folder
 from lmtransfer.config.nearest import nearest_name
 from lmtransfer.config.overrides import key_of
 from lmtransfer.errors import ConfigError, LmtransferError, RunDirectoryError
-from lmtransfer.launch.command import module_of
 from lmtransfer.launch.jobs import Place, run_jobs
+from lmtransfer.launch.run_once import module_of
 from lmtransfer.reporting.page.report import write_sections
 from lmtransfer.reporting.table import print_table, report_console
 from lmtransfer.runs.create_and_lock import Busy, hold, release

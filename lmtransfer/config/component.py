@@ -54,7 +54,7 @@ BASES: Mapping[str, tuple[str, ...]] = {
     "screening.overlap_with": (_CORPUS, _TASK),
     "tokenizer": ("lmtransfer.tokenizers.trainers.TokenizerTrainer",),
     "embeddings": ("lmtransfer.pretraining.counted_embeddings.CountedEmbeddings",),
-    "optimizer": ("lmtransfer.training.optim.optimizer.Optimizer", "torch.optim.optimizer.Optimizer"),
+    "optimizer": ("lmtransfer.training.optim.optimizers.Optimizer", "torch.optim.optimizer.Optimizer"),
     "schedule": ("lmtransfer.training.optim.schedules.Schedule",),
     "tracker": ("lmtransfer.training.trackers.base.Service", "lmtransfer.training.trackers.base.Jsonl"),
     "task": (_TASK, "lmtransfer.tasks.base.TaskGroup"),

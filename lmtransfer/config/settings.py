@@ -47,6 +47,13 @@ def _language_code(value: str) -> str:
     return value
 
 
+def _share_of_jobs(value: str) -> str:
+    numbers = [int(number) for number in value.split("/")] if re.fullmatch(r"[0-9]{1,6}/[0-9]{1,6}", value) else []
+    if not numbers or not 1 <= numbers[0] <= numbers[1]:
+        raise ValueError(f"{value[:40]!r} is not a share of jobs, such as 1/16 or 16/16")
+    return value
+
+
 License: TypeAlias = Annotated[str, AfterValidator(_identifier)]
 Language: TypeAlias = Annotated[str, AfterValidator(_language_code)]
 StepTokens: TypeAlias = Annotated[int, Ge(1), Le(2**31)]
@@ -410,6 +417,11 @@ class EvaluateSettings(_OfARun, _WithRuns):
         "all: score each revision of a pretraining run on a task without training, each in a run directory "
         "<name>/<tokens>; null: only run"
     )
+    control: bool = _doc(
+        "true: score a task without training with random weights of the same model, too; a task's run is always "
+        "scored with its control",
+        False,
+    )
     overwrite: bool = _doc("true: replace an existing evaluation with this name", False)
     hardware: HardwareSettings = HardwareSettings()
     task: Component = None
@@ -658,6 +670,10 @@ class PrepareSettings(_WithData):
     cache_dir: Folder | None = _doc("folder for tokenizers and tokenized corpora; null: ~/.cache/lmtransfer")
     num_workers: Processes | None = _doc(
         "number of tokenizing processes, which does not affect the result; null: one per core"
+    )
+    shard: Annotated[str, AfterValidator(_share_of_jobs)] | None = _doc(
+        "which of several jobs this is, such as 3/16: the job tokenizes its share of the corpus, and a last prepare "
+        "without shard joins them; null: the whole corpus"
     )
     corpus: Component = None
     tokenizer: Component = None

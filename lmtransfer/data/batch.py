@@ -146,7 +146,7 @@ def pack(
 
 
 def upload(numbers: np.ndarray, device: torch.device | str) -> Tensor:
-    """Copy numbers on the host to a tensor on ``device``; see ``copy_to``."""
+    """Copy a NumPy array to a tensor on ``device``; see ``copy_to``."""
     return copy_to(torch.from_numpy(numbers), device)
 
 

@@ -17,8 +17,7 @@ class Document:
     Attributes:
         text: the text, one paragraph per line, separated by line feeds; never empty.
         key: the document's origin (``file:line``, ``file:row``, a module name), for messages.
-        held_out: whether the document belongs to validation, if the corpus decides; None if the hash of its text
-            decides.
+        held_out: whether the document belongs to the validation split; None if the hash of its text decides.
     """
 
     text: str
@@ -28,7 +27,7 @@ class Document:
 
 @dataclass(slots=True)
 class Notes:
-    """Irregularities in the input: the number of each kind, and the place of the first."""
+    """Irregularities in the input: for each kind, their number and the place of the first."""
 
     counts: dict[str, int] = field(default_factory=dict)
     first: dict[str, str] = field(default_factory=dict)
@@ -65,7 +64,7 @@ class Corpus(ABC):
 
     @abstractmethod
     def is_validation(self, document: Document) -> bool:
-        """Whether ``document`` belongs to the validation part; equal texts are always in the same part."""
+        """Whether ``document`` belongs to the validation split; identical texts are always in the same split."""
 
     @property
     def commit(self) -> str | None:

@@ -226,7 +226,7 @@ def _limit_expansion(unpacked: io.RawIOBase | BinaryIO, packed: _CountingFile, p
 
 
 def decode(raw: bytes, where: str, encoding_errors: EncodingErrors, notes: Notes) -> str:
-    """Decode UTF-8 bytes; others raise an error (``strict``), or become U+FFFD and are counted (``replace``)."""
+    """Decode UTF-8; invalid bytes raise an error (``strict``), or become U+FFFD and are counted (``replace``)."""
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -254,7 +254,7 @@ def not_utf8(where: str, rest: bytes, position: int, *, alternative: str = "") -
 
 
 def check_text(path: Path, start: bytes) -> None:
-    """Raise an error if a file is not text, or is text in UTF-16 or UTF-32, judging by the start of its first line."""
+    """Raise an error if a file is not text, or is UTF-16 or UTF-32 text, judging by the start of its first line."""
     for mark, what in _NO_TEXT.items():
         if start.startswith(mark):
             raise DataError(f"{path}: is not text {'in UTF-8 ' * what.startswith('UTF')}but {what}")

@@ -52,10 +52,10 @@ class Columns:
     def records(
         self, names: Sequence[str], encoding_errors: EncodingErrors, notes: Notes
     ) -> Iterator[tuple[str, dict[str, Any], frozenset[str]]]:
-        """Yield each row's ``file:row``, its values, and the columns whose label numbers were replaced.
+        """Yield each row's ``file:row``, its values, and the columns whose label ids were replaced by names.
 
-        Label numbers become the label names that ``datasets`` writes into a file; -1, its mark for a hidden label,
-        becomes None.
+        The names are those that ``datasets`` writes into the file. The label id -1, which marks a hidden label, becomes
+        None.
         """
         label_names = _label_names(self.schema)
         columns = [name for name in dict.fromkeys(names) if self.schema.names.count(name) == 1]
@@ -114,7 +114,7 @@ def _open(
 
 
 def _check(batches: Iterator[pa.RecordBatch], names: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
-    """Yield the columns of batches after checking that no offset leads out of a buffer; texts may have any bytes."""
+    """Yield the columns of each batch, checking that no offset leads out of a buffer; strings may hold any bytes."""
     for batch in batches:
         for column in batch.columns:
             _as_bytes(column).validate(full=True)
@@ -122,7 +122,7 @@ def _check(batches: Iterator[pa.RecordBatch], names: Sequence[str] | None) -> It
 
 
 def _as_bytes(column: pa.Array) -> pa.Array:
-    """Return a string column as bytes, because arrow does not check that it holds UTF-8."""
+    """Return a string column as bytes, because arrow does not check that strings are UTF-8."""
     import pyarrow as pa
 
     if pa.types.is_string(column.type):
@@ -131,7 +131,7 @@ def _as_bytes(column: pa.Array) -> pa.Array:
 
 
 def check_strings(columns: Columns, name: str, *, key: str) -> None:
-    """Check that a column holds texts; ``key`` is the setting that names it."""
+    """Check that a column holds strings; ``key`` is the setting that names the column."""
     import pyarrow as pa
 
     kind = columns.schema.field(name).type
@@ -144,7 +144,7 @@ def check_strings(columns: Columns, name: str, *, key: str) -> None:
 def texts_of(
     column: pa.Array, path: Path, first: int, encoding_errors: EncodingErrors, notes: Notes
 ) -> list[str | None]:
-    """Return the texts of a string column whose first row has the number ``first`` in the file."""
+    """Return the strings in a column; ``first`` is the number of its first row in the file, for messages."""
     return [
         None if raw is None else decode(raw, f"{path}:row {row}", encoding_errors, notes)
         for row, raw in enumerate(_as_bytes(column).to_pylist(), start=first)
@@ -152,7 +152,7 @@ def texts_of(
 
 
 def _label_names(schema: pa.Schema) -> dict[str, list[str]]:
-    """Return the names of label numbers by column, from the features that ``datasets`` writes into a file."""
+    """Return the label names by column, from the features that ``datasets`` writes into a file."""
     try:
         features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
         names = {}
@@ -166,7 +166,7 @@ def _label_names(schema: pa.Schema) -> dict[str, list[str]]:
 
 
 def label_name(value: Any, names: Sequence[str]) -> Any:
-    """Replace a label number, or each in a list, with its name (None if hidden); raises IndexError if unknown."""
+    """Replace a label id, or each in a list, with its name (None if hidden); raises IndexError if unknown."""
     if isinstance(value, list):
         return [label_name(item, names) for item in value]
     return names[value] if isinstance(value, int) and value >= 0 else None

@@ -1,4 +1,4 @@
-"""The screening of a corpus: what to search for, and the corpus without the matching documents."""
+"""The screening of a corpus for near-duplicates and evaluation texts, and the corpus without the matching documents."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pydantic import TypeAdapter
 from typing_extensions import override
 
 from lmtransfer.config.types import Folder, NgramWords, PositiveProb
-from lmtransfer.data.corpora.split import text_hash
+from lmtransfer.data.corpora.corpus import text_hash
 from lmtransfer.data.documents import Corpus, Document
 from lmtransfer.data.token_cache import lock_folder
 from lmtransfer.errors import ConfigError
@@ -58,7 +58,7 @@ def word_hashes(text: str) -> np.ndarray:
 
 
 def shingles(hashes: np.ndarray, num_words: int) -> np.ndarray:
-    """Return the distinct runs of ``num_words`` words, as sorted 64-bit hashes; a shorter text is one shingle."""
+    """Return the distinct sequences of ``num_words`` words as sorted 64-bit hashes; a shorter text is one shingle."""
     length = min(num_words, len(hashes))
     if length == 0:
         return hashes
@@ -76,12 +76,12 @@ def jaccard(first: np.ndarray, second: np.ndarray) -> float:
 
 
 class EvaluationTexts:
-    """An index of evaluation texts by their n-grams, for texts by the name of their set, such as ``sst2 dev``.
+    """An index of evaluation texts by their n-grams, given the texts of each set, such as ``sst2 dev``.
 
     A document contains a text if it has at least the share ``min_overlap`` of the text's n-grams. (PaLM calls an
     example contaminated if at least 70 % of its 8-grams are in the training data: Chowdhery et al. 2022,
-    arXiv:2204.02311, section 8. There the n-grams may come from different documents; here they must be in one.) A text
-    with fewer than ``ngram_words`` words is not searched for, because such texts occur by chance.
+    arXiv:2204.02311, section 8. There the n-grams may come from different documents; here they must be in one.) Texts
+    with fewer than ``ngram_words`` words are not searched for, because they can occur by chance.
     """
 
     def __init__(self, texts: Mapping[str, Sequence[str]], *, ngram_words: int, min_overlap: float) -> None:
@@ -106,7 +106,7 @@ class EvaluationTexts:
         self._owners = np.repeat(np.arange(len(grams)), sizes)[order]
 
     def find_in(self, grams: np.ndarray) -> list[tuple[str, str]]:
-        """Return the texts in a document with these n-grams (sorted, distinct), as pairs of set and text."""
+        """Return the evaluation texts in a document with these n-grams (sorted, distinct), as pairs of set and text."""
         if not len(self._grams) or not len(grams):
             return []
         places = np.minimum(np.searchsorted(self._grams, grams), len(self._grams) - 1)
@@ -120,7 +120,7 @@ class EvaluationTexts:
 
 @dataclass(slots=True)
 class Overlap:
-    """An evaluation set: its distinct texts, the texts searched for and found, and the documents with any."""
+    """Counts for an evaluation set: distinct texts, texts searched for, texts found, and documents that contain any."""
 
     texts: int
     searched: int
@@ -213,7 +213,7 @@ class NearDuplicates:
         self._lengths = array("q")
 
     def add(self, shingles: np.ndarray, *, skipped: bool = False) -> None:
-        """Add the next document's shingles (sorted, distinct); a skipped one neither is nor has near-duplicates."""
+        """Add the next document's shingles (sorted, distinct); a skipped document is not compared with others."""
         self._lengths.append(0 if skipped else len(shingles))
         if not self._lengths[-1]:
             np.zeros(self._num_bands, dtype=np.uint64).tofile(self._bands)
@@ -279,8 +279,8 @@ def scan(
 ) -> None:
     """Screen a corpus and write the findings to ``folder``.
 
-    A document that contains an evaluation text is not compared with other documents, so that they are not dropped for
-    being similar to it.
+    A document that contains an evaluation text is not compared with other documents, so that none of them is dropped
+    for being similar to it.
     """
     spool = folder / "spool"
     spool.mkdir()
@@ -329,7 +329,7 @@ def scan(
 
 
 def _lines(documents: Path, matches: dict[int, NearDuplicate | None]) -> Iterator[dict[str, Any]]:
-    """Yield a line for each matching document, in order; the text of an earlier document is looked up first."""
+    """Yield a line for each matching document, in corpus order."""
     originals = {pair.original for pair in matches.values() if pair is not None}
     keys: dict[int, str] = {}
     with documents.open(encoding="utf-8") as lines:
@@ -358,8 +358,8 @@ class Screening:
     def __post_init__(self) -> None:
         if self.min_jaccard is None and not self.overlap_with:
             raise ConfigError(
-                "screening.min_jaccard=null: without near-duplicates, name evaluation texts to search for, such as "
-                "screening.overlap_with=[sst2]"
+                "screening.min_jaccard=null: without a search for near-duplicates, name evaluation texts to search "
+                "for, such as screening.overlap_with=[sst2]"
             )
         self.texts = dict(self.overlap_with or {})
 

@@ -2,7 +2,7 @@
 
 Tasks, corpora, ``predict`` and ``embed`` all open tables with ``open_table``. The file name decides the format
 (``FORMATS``), and the content decides the rest: the column separator, whether quotation marks enclose fields, and JSON
-lines or an array. Notes record these decisions, and messages have ``file:line``.
+lines or an array. Notes record these decisions, and messages name ``file:line``.
 
 GLUE's files are tab-separated *without* quoting: a quotation mark is text, and there is exactly one row per line. A
 reader that takes the mark for the start of a quoted field silently merges rows. pandas writes quoted fields to files
@@ -44,9 +44,9 @@ TABLE_FORMATS: Final[tuple[TableFormat, ...]] = get_args(TableFormat)
 #: Columns that are searched for texts if the user names none.
 TEXT_COLUMNS: Final = ("text", "sentence")
 MAX_FIELD_CHARACTERS = 1 << 24
-#: Number of characters of a tab-separated file that show whether its fields are quoted.
+#: Number of characters of a tab-separated file that are searched for quoted fields.
 _SAMPLE_CHARACTERS = 1 << 22
-#: Number of rows that show which column has the longest texts.
+#: Number of rows that are searched for the column with the longest texts.
 _SAMPLE_ROWS = 50
 _SEPARATORS: Final = {"\t": "tabs", ",": "commas", ";": "semicolons", "|": "bars"}
 _QUOTED_FIELD = re.compile(r'"(?:[^"]|"")*"(?=\t|\r?\n|\Z)')
@@ -83,7 +83,7 @@ class ColumnSpec:
         return " or ".join(repr(name) for name in self.names)
 
     def missing_message(self, names: Sequence[str], rows: Iterable[Mapping[str, Any]] = ()) -> str:
-        """Return the message that a table with these columns and first rows lacks this one."""
+        """Return the error message for a table without this column, given its column names and first rows."""
         present = ", ".join(name[:40] for name in list(names)[:20])
         likely = longest_texts(rows) if self.is_text and len(names) > 1 else None
         hint = "" if likely is None else f" ({likely[:40]} has the longest texts)"
@@ -108,8 +108,8 @@ def delimiter_of(value: str | None, key: str) -> str | None:
     character = {"tab": "\t", r"\t": "\t"}.get(value or "", value)
     if character is not None and (len(character) != 1 or character in '"\r\n'):
         raise ConfigError(
-            f"{key}={value}: must be a single character such as ';' or '|', tab, or null (the separator that the first "
-            "line shows)"
+            f"{key}={value}: must be a single character such as ';' or '|', tab, or null (to detect the separator from "
+            "the first line)"
         )
     return character
 
@@ -121,7 +121,7 @@ def format_by_name(path: Path) -> TextFormat | None:
 
 @dataclass(frozen=True, slots=True)
 class TableLayout:
-    """The format of files.
+    """The layout of table files.
 
     Attributes:
         file_format: ``tsv`` (no quoting, one row per line), ``quoted_tsv``, ``csv``, ``jsonl`` (one object per line, or
@@ -168,10 +168,10 @@ class TableRecord:
     """One row of a table, with all its columns.
 
     Attributes:
-        number: number of the row in the file, from 0; skipped rows count.
+        number: index of the row in the file, counting skipped rows.
         where: ``file:line`` or ``file:row``, for messages.
-        values: the values by column: texts in separated values, JSON values otherwise.
-        names_of: columns whose label numbers were replaced by the names in the file's own metadata.
+        values: the values by column: strings in delimited text, JSON values otherwise.
+        names_of: columns whose label ids were replaced by the names in the file's own metadata.
     """
 
     number: int
@@ -184,7 +184,7 @@ class TableRecord:
         return next((name for name in column.names if name in self.values), None)
 
     def missing_message(self, column: ColumnSpec) -> str:
-        """Return the message that the row lacks a column, with advice if the first row seems to be a whole table."""
+        """Return the error message for a row without this column, with advice if the row seems to be a whole table."""
         problem = column.missing_message(list(self.values), [self.values])
         return f"{problem}. {self.table_advice()}".rstrip(". ")
 
@@ -196,7 +196,7 @@ class TableRecord:
         value = self.values[name]
         if value is not None and not isinstance(value, str):
             problem = (
-                f"{name!r} is of type {type(value).__name__}, not a text; correct the row, or set {column.setting} to "
+                f"{name!r} is of type {type(value).__name__}, not text; correct the row, or set {column.setting} to "
                 "another column"
             )
             raise DataError(f"{self.where}: {problem}. {self.table_advice()}".rstrip(". "))
@@ -208,7 +208,7 @@ class TableRecord:
             return ""
         for name, value in self.values.items():
             if isinstance(value, list) and value and isinstance(value[0], dict):
-                return f"The rows seem to be in {name!r}: write that list to a file of its own."
+                return f"The rows seem to be in {name!r}: write that list to a separate file."
         if self.values and all(isinstance(value, (list, dict)) for value in self.values.values()):
             return f"The object looks like a table by columns: write one object per line ({AS_LINES})."
         return ""
@@ -224,7 +224,7 @@ class OpenTable:
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
-    """The requested columns of one row: a text or None each, and whether it is a label name from the file."""
+    """The requested columns of one row: each a text or None, and whether it is a label name from the file."""
 
     number: int
     where: str
@@ -250,9 +250,9 @@ class BadRows:
 def detect_quoting(sample: str) -> tuple[bool, int]:
     """Return whether quotation marks enclose the fields of tab-separated text, as pandas, R and Excel write them.
 
-    They do if quotation marks occur only around whole fields or doubled inside them, and if at least one field proves
-    it: it contains doubled marks, a tab or a line end, or is in the header line. Also return how many fields could be
-    quoted fields in a sample without proof.
+    They do if quotation marks occur only around whole fields or doubled inside them, and if there is proof: a field
+    that contains doubled marks, a tab or a line end, or quoted fields throughout the header line. Without proof, also
+    return the number of fields that could be quoted.
     """
     sample = sample.rstrip("\r\n")
     header = sample.partition("\n")[0].split("\t")
@@ -289,7 +289,7 @@ def open_table(
     """Open a table of any format; only a header line is read immediately.
 
     ``columns`` are the columns to be used. ``bad_rows`` handles rows with the wrong number of columns and broken JSON
-    objects; its notes also record what the file's content decided. A ``DataError`` names ``file:line``.
+    objects; its notes also record the decisions that depend on the file's content. A ``DataError`` names ``file:line``.
     """
     notes, errors = bad_rows.notes, layout.encoding_errors
     if isinstance(source, IncomingRows):
@@ -487,7 +487,7 @@ def json_values(lines: Iterator[tuple[int, str]], origin: str, notes: Notes) -> 
 
 def _array_items(lines: Iterator[tuple[int, str]], origin: str) -> Iterator[tuple[int, Any]]:
     decoder, depth, last = json.JSONDecoder(), 0, "start"
-    waiting: list[str] = []  # lines of an incomplete last item
+    pending: list[str] = []  # lines of an incomplete last item
     start: int | None = None  # number of the line where the item starts
     number = 0
     for number, line in lines:
@@ -495,10 +495,10 @@ def _array_items(lines: Iterator[tuple[int, str]], origin: str) -> Iterator[tupl
         for token in _TOKEN.finditer(line):
             depth += (token[0] in "[{") - (token[0] in "]}")
             lowest = min(lowest, depth)
-        waiting.append(line)
+        pending.append(line)
         if lowest > 1:
             continue
-        text, place = "\n".join(waiting), 0
+        text, place = "\n".join(pending), 0
         while (place := _after_space(text, place)) < len(text):
             if text[place] in _NEXT[last]:
                 last = text[place]
@@ -515,9 +515,9 @@ def _array_items(lines: Iterator[tuple[int, str]], origin: str) -> Iterator[tupl
                 break
             yield (number if start is None else start), value
             last, start = "item", None
-        waiting = [text[place:]] if place < len(text) else []
+        pending = [text[place:]] if place < len(text) else []
     if last != "]":
-        raise _no_array(origin, number, "it does not end: the file is cut short")
+        raise _no_array(origin, number, "it does not end, so the file is cut short")
 
 
 def _after_space(text: str, place: int) -> int:
@@ -546,9 +546,9 @@ def _text_of(column: ColumnSpec, record: TableRecord) -> str | None:
     if isinstance(value, (list, dict)) and column.may_be_list:
         return json.dumps(value, ensure_ascii=False)
     if isinstance(value, (list, dict, bytes)):
-        raise ValueError(f"{name!r} is a {type(value).__name__}, but a text or a number is expected")
+        raise ValueError(f"{name!r} is a {type(value).__name__}, but text or a number is expected")
     if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"{name!r} is {value}, which is neither a text nor a number")
+        raise ValueError(f"{name!r} is {value}, which is neither text nor a number")
     if isinstance(value, bool):
         return str(value).lower()
     return None if value is None else str(value)

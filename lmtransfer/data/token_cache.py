@@ -12,14 +12,13 @@ import glob
 import json
 import pickle
 import re
-import shutil
 import sys
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
 from itertools import chain, islice
@@ -30,9 +29,9 @@ import numpy as np
 from filelock import FileLock, Timeout
 from pydantic import TypeAdapter
 
+from lmtransfer.data.corpora.corpus import text_hash
 from lmtransfer.data.corpora.mixture import MixtureCorpus
 from lmtransfer.data.corpora.sentences import sentence_spans
-from lmtransfer.data.corpora.split import text_hash
 from lmtransfer.data.documents import Corpus
 from lmtransfer.data.token_store import (
     STORE_FORMAT,
@@ -122,18 +121,20 @@ def blocks(corpus: Corpus) -> Iterator[DocumentBlock]:
         yield block
 
 
-def _encode(texts: Sequence[str], tokenizer: Tokenizer) -> tuple[list[np.ndarray], np.ndarray]:
-    """Return the non-empty sentences of ``texts`` as token ids, and the number of sentences in each text."""
+def _encode(texts: Sequence[str], tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the tokens of ``texts``, the lengths of their sentences with tokens, and the sentences of each text."""
     sentences: list[str] = []
-    counts = np.zeros(len(texts), dtype=np.int64)
-    encoded: list[np.ndarray] = []
     owners: list[int] = []
+    counts = np.zeros(len(texts), dtype=np.int64)
+    tokens: list[np.ndarray] = []
+    lengths: list[np.ndarray] = []
 
     def flush() -> None:
-        for owner, ids in zip(owners, tokenizer.encode_ids(sentences), strict=True):
-            if len(ids):
-                encoded.append(ids)
-                counts[owner] += 1
+        batch_tokens, batch_lengths = tokenizer.encode_flat(sentences)
+        has_tokens = batch_lengths > 0
+        np.add.at(counts, np.array(owners, dtype=np.int64)[has_tokens], 1)
+        tokens.append(batch_tokens)
+        lengths.append(batch_lengths[has_tokens])
         sentences.clear()
         owners.clear()
 
@@ -149,7 +150,7 @@ def _encode(texts: Sequence[str], tokenizer: Tokenizer) -> tuple[list[np.ndarray
         if len(sentences) >= _BATCH_SENTENCES:
             flush()
     flush()
-    return encoded, counts
+    return np.concatenate(tokens), np.concatenate(lengths), counts
 
 
 def tokenize_block(block: DocumentBlock, folder: Path, tokenizer: Tokenizer) -> BlockRecord:
@@ -160,16 +161,14 @@ def tokenize_block(block: DocumentBlock, folder: Path, tokenizer: Tokenizer) -> 
         texts = [
             text for text, held_out in zip(block.texts, block.held_out, strict=True) if held_out == (side == SIDES[1])
         ]
-        encoded, counts = _encode(texts, tokenizer)
+        tokens, lengths, counts = _encode(texts, tokenizer)
         part = CorpusStatistics(
             documents=int(np.count_nonzero(counts)),
             words=sum(len(text.split()) for text in texts),
             text_bytes=sum(len(text.encode()) for text in texts),
         )
-        if encoded:
-            tokens = np.concatenate(encoded)
-            lengths = np.fromiter(map(len, encoded), dtype=np.int64, count=len(encoded))
-            part.sentences, part.tokens = len(encoded), len(tokens)
+        if len(tokens):
+            part.sentences, part.tokens = len(lengths), len(tokens)
             part.unknown_tokens = int(np.count_nonzero(tokens == tokenizer.unk_id))
             part.longest_sentence_tokens = int(lengths.max())
             shards[side] = write_shard(
@@ -226,12 +225,12 @@ def fill(
     """Complete the preparation of a corpus: missing blocks, then both token stores; return the statistics."""
     start = time.monotonic()
     for staged in chain.from_iterable((folder / part).glob(".*.tmp") for part in (*SIDES, "blocks", "")):
-        shutil.rmtree(staged) if staged.is_dir() else staged.unlink()
+        remove(staged)
     (folder / "blocks").mkdir(parents=True, exist_ok=True)
     total = CorpusStatistics()
     records: list[BlockRecord] = []
     num_reused = 0
-    with closing(_records(folder, corpus, tokenizer, num_workers)) as block_records:  # closing ends the workers
+    with closing(_records(folder, blocks(corpus), corpus, tokenizer, num_workers)) as block_records:
         for record, was_reused in block_records:
             records.append(record)
             total.add(record.statistics)
@@ -248,6 +247,77 @@ def fill(
     return total
 
 
+@dataclass(frozen=True, slots=True)
+class ShareOfBlocks:
+    """Which blocks of a corpus a job prepares: those whose index, modulo ``num_jobs``, is ``job``."""
+
+    job: int
+    num_jobs: int
+
+    @classmethod
+    def of(cls, text: str) -> ShareOfBlocks:
+        """Read a share such as ``3/16``: the third of sixteen jobs."""
+        job, num_jobs = (int(number) for number in text.split("/"))
+        return cls(job - 1, num_jobs)
+
+    def __contains__(self, block: DocumentBlock) -> bool:
+        return block.index % self.num_jobs == self.job
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedShare:
+    """What a job has done: its blocks, those of them that were complete already, and all blocks of the corpus."""
+
+    num_own: int
+    num_reused: int
+    num_blocks: int
+
+
+def prepare_share(
+    corpus: Corpus,
+    tokenizer: Tokenizer,
+    share: ShareOfBlocks,
+    *,
+    cache_dir: str | Path | None = None,
+    num_workers: int | None = None,
+    on_progress: Callable[[PreparationProgress], None] | None = None,
+) -> PreparedShare:
+    """Tokenize one job's blocks of a corpus; ``prepare`` joins the blocks of all jobs, and tokenizes missing ones.
+
+    Jobs with different shares can run at the same time, on one machine or on several with a shared ``cache_dir``.
+    """
+    if isinstance(corpus, MixtureCorpus):
+        parts = [
+            prepare_share(part, tokenizer, share, cache_dir=cache_dir, num_workers=num_workers, on_progress=on_progress)
+            for part in corpus.parts.values()
+        ]
+        return PreparedShare(
+            sum(part.num_own for part in parts),
+            sum(part.num_reused for part in parts),
+            sum(part.num_blocks for part in parts),
+        )
+    folder = _corpus_folder(corpus, tokenizer, cache_dir)
+    num_blocks, num_own, num_reused, total = 0, 0, 0, CorpusStatistics()
+
+    def own_blocks() -> Iterator[DocumentBlock]:
+        nonlocal num_blocks
+        for block in blocks(corpus):
+            num_blocks += 1
+            if block in share:
+                yield block
+
+    workers = default_num_workers() if num_workers is None else num_workers
+    with lock_folder(folder, share=f"{share.job + 1}-of-{share.num_jobs}"):
+        (folder / "blocks").mkdir(parents=True, exist_ok=True)
+        with closing(_records(folder, own_blocks(), corpus, tokenizer, workers)) as block_records:
+            for record, was_reused in block_records:
+                num_own, num_reused = num_own + 1, num_reused + was_reused
+                total.add(record.statistics)
+                if on_progress:
+                    on_progress(PreparationProgress(total.documents, total.tokens, corpus.fraction_read(), num_reused))
+    return PreparedShare(num_own, num_reused, num_blocks)
+
+
 def no_text_error(corpus: Corpus) -> DataError:
     """Return the error for a corpus without text, naming its files, if any."""
     files = list(corpus.files)
@@ -257,10 +327,12 @@ def no_text_error(corpus: Corpus) -> DataError:
 
 
 def _records(
-    folder: Path, corpus: Corpus, tokenizer: Tokenizer, num_workers: int
+    folder: Path, source: Iterator[DocumentBlock], corpus: Corpus, tokenizer: Tokenizer, num_workers: int
 ) -> Generator[tuple[BlockRecord, bool]]:
-    """Yield the record of each block in order, and whether it already existed; at most a few blocks are in memory."""
-    source = blocks(corpus)
+    """Yield the record of each block in order, and whether it already existed; at most a few blocks are in memory.
+
+    Closing the generator ends the worker processes.
+    """
     head = list(islice(source, 2))
     source = chain(head, source)
     if num_workers <= 1 or len(head) < 2:  # starting processes takes longer than tokenizing one block
@@ -360,7 +432,7 @@ def prepare(
         }
         return _mix(corpus, parts, cache_dir / "corpora")
     fingerprint = corpus.fingerprint()
-    folder = cache_dir / "corpora" / f"{_slug(corpus.name)}-{_key(fingerprint, tokenizer.fingerprint)}"
+    folder = _corpus_folder(corpus, tokenizer, cache_dir)
     with lock_folder(folder):
         from_cache = (folder / "manifest.json").is_file()
         if not from_cache:
@@ -384,6 +456,12 @@ def prepare(
             f"{min_tokens}; use more text or shorter rows"
         )
     return prepared
+
+
+def _corpus_folder(corpus: Corpus, tokenizer: Tokenizer, cache_dir: str | Path | None) -> Path:
+    """Return the folder of a tokenized corpus in the cache."""
+    cache = default_cache_dir() if cache_dir is None else Path(cache_dir).expanduser().resolve()
+    return cache / "corpora" / f"{_slug(corpus.name)}-{_key(corpus.fingerprint(), tokenizer.fingerprint)}"
 
 
 def _mix(corpus: MixtureCorpus, parts: Mapping[str, PreparedCorpus], folder: Path) -> PreparedCorpus:
@@ -435,12 +513,17 @@ def _slug(name: str) -> str:
 
 
 @contextmanager
-def lock_folder(folder: Path) -> Iterator[None]:
-    """Lock the folder; a second process prints a message, waits, and then finds the finished work."""
+def lock_folder(folder: Path, *, share: str = "") -> Iterator[None]:
+    """Lock the folder; a second process prints a message, waits, and then finds the finished work.
+
+    Args:
+        share: name of the part of the work that is locked; "" for the whole folder.
+    """
     try:
-        with naming(folder), _wait_for_lock(folder):
-            for staged in folder.parent.glob(f".{glob.escape(folder.name)}.*.tmp"):  # left by a killed process
-                remove(staged)
+        with naming(folder), _wait_for_lock(folder, share):
+            if not share:
+                for staged in folder.parent.glob(f".{glob.escape(folder.name)}.*.tmp"):  # left by a killed process
+                    remove(staged)
             yield
     except OSError as error:
         place = Path(str(error.filename))
@@ -453,18 +536,29 @@ def lock_folder(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _wait_for_lock(folder: Path) -> Iterator[None]:
+def _wait_for_lock(folder: Path, share: str) -> Iterator[None]:
+    """Hold the lock of a share of the folder's work; or, for the whole, the folder's lock and those of all shares."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(folder.with_name(f".{folder.name}.lock"))
+    with ExitStack() as held:
+        whole = _acquire(folder.with_name(f".{folder.name}.lock"), folder)
+        held.callback(whole.release)
+        if share:
+            held.callback(_acquire(folder.with_name(f".{folder.name}-{share}.lock"), folder).release)
+            whole.release()  # other shares may begin
+        else:
+            for path in sorted(folder.parent.glob(f".{glob.escape(folder.name)}-*.lock")):
+                held.callback(_acquire(path, folder).release)
+        yield
+
+
+def _acquire(path: Path, folder: Path) -> FileLock:
+    lock = FileLock(path)
     try:
         lock.acquire(timeout=_PATIENCE)
     except Timeout:
         print(f"another process is preparing {folder}: waiting until it ends", file=sys.stderr, flush=True)
         lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()
+    return lock
 
 
 def _open(folder: Path, from_cache: bool) -> PreparedCorpus:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -55,7 +54,7 @@ def unigram_entropy(store: TokenStore | MixedStore) -> float:
 
 @dataclass(frozen=True, slots=True)
 class PartShares:
-    """One part of a mixture.
+    """The shares of one part in the text and the vocabulary of a mixture.
 
     Attributes:
         sampled: share of the tokens that training samples.
@@ -71,10 +70,6 @@ class PartShares:
     unknown_rate: float
     vocabulary: float
     own: float
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return all fields, ready for JSON."""
-        return asdict(self)
 
 
 def part_shares(

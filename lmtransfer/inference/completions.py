@@ -25,7 +25,7 @@ from lmtransfer.inference.pretrained import (
 from lmtransfer.objectives.base import Objective
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.runs.saved import SavedRun
-from lmtransfer.tasks.completion_task import Completion, CompletionScores, CompletionTask, Hidden, ModelFacts
+from lmtransfer.tasks.zero_shot.task import Completion, CompletionScores, CompletionTask, Findings, Hidden, ModelFacts
 from lmtransfer.tokenizers.base import Encoding, Tokenizer
 from lmtransfer.training import process_group
 from lmtransfer.training.hardware import Hardware
@@ -166,8 +166,14 @@ def _content(query: Query) -> bytes:
     return query.tokens.tobytes() + (b"" if query.characters is None else query.characters.tobytes())
 
 
-def score_completions(task: CompletionTask, split: str, saved: SavedRun, hardware: Hardware) -> ZeroShotScores:
+def score_completions(
+    task: CompletionTask, split: str, saved: SavedRun, hardware: Hardware, *, control: bool = False
+) -> ZeroShotScores:
     """Score the items of a task with a pretraining run, or with each of its revisions if the task compares them.
+
+    Args:
+        control: whether to score them with the random weights of the run's seed, too; for a task that compares no
+            revisions.
 
     Raises:
         RunDirectoryError: the run was not pretrained, or has no revisions although the task compares them.
@@ -187,13 +193,25 @@ def score_completions(task: CompletionTask, split: str, saved: SavedRun, hardwar
         num_tokens += part_tokens
     shares_V = saved.directory.read_token_shares()
     logs_V = None if shares_V is None else np.log(np.where(shares_V > 0, shares_V, shares_V[shares_V > 0].min()))
-    findings = task.evaluate(items, scores, ModelFacts(saved.tokenizer.vocab_size, logs_V, words))
+    facts = ModelFacts(saved.tokenizer.vocab_size, logs_V, words)
+    findings = task.evaluate(items, scores, facts)
+    seconds = time.monotonic() - start_time
+    untrained: Findings | None = None
+    if control:
+        _, scorer = _open(saved, hidden=task.hidden, hardware=hardware, trained=False)
+        control_scores, _ = _score_groups(scorer, groups)
+        untrained = task.evaluate(items, control_scores, facts)
+        gain = task.gain(items, scores, control_scores)
+        if gain is not None:
+            findings = replace(findings, more={**findings.more, "minus_random_weights": gain})
     return ZeroShotScores(
         findings=findings,
         method=task.describe(scorer.method()),
         num_tokens=num_tokens,
         num_parameters=num_parameters(learner),
-        seconds=time.monotonic() - start_time,
+        seconds=seconds,
+        control=None if untrained is None else untrained.metrics,
+        control_examples=None if untrained is None else untrained.examples,
     )
 
 
@@ -203,8 +221,10 @@ def _revisions(saved: SavedRun) -> tuple[list[SavedRun], list[int]]:
     return [replace(saved, revision=tokens) for tokens in words], list(words.values())
 
 
-def _open(saved: SavedRun, *, hidden: Hidden, hardware: Hardware) -> tuple[PretrainingLearner, CompletionScorer]:
-    pretrained = open_pretrained(saved, hardware=hardware)
+def _open(
+    saved: SavedRun, *, hidden: Hidden, hardware: Hardware, trained: bool = True
+) -> tuple[PretrainingLearner, CompletionScorer]:
+    pretrained = open_pretrained(saved, hardware=hardware, trained=trained)
     scorer = CompletionScorer(
         predictor=token_predictor(pretrained.learner),
         tokenizer=saved.tokenizer,

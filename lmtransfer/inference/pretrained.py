@@ -18,8 +18,8 @@ from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.objectives.rows.base import Rows
 from lmtransfer.pretraining.parts import load_learner
 from lmtransfer.runs.saved import SavedRun
-from lmtransfer.tasks.completion_task import Findings, Hidden
 from lmtransfer.tasks.metrics.scored_examples import ScoredExamples
+from lmtransfer.tasks.zero_shot.task import Findings, Hidden
 from lmtransfer.tokenizers.base import CharacterTokenizer, Encoding, Tokenizer
 from lmtransfer.training.hardware import Hardware
 
@@ -38,7 +38,8 @@ class ZeroShotScores:
         findings: the metrics, and what belongs to them.
         num_tokens: number of tokens that the encoder read.
         num_parameters: number of parameters of everything that was run.
-        control: the metrics of the same encoder with random weights; None if it was not scored.
+        control: the metrics of the same model with random weights; None if that was not scored.
+        control_examples: its scored examples.
     """
 
     findings: Findings
@@ -107,7 +108,7 @@ def sentence_queries(
         tokens: ids with the special tokens around them, int64, shape (n + 2,).
         word_starts: whether each token begins a word, bool, shape (n,).
         places: indices of the tokens to predict in ``tokens``.
-        hidden: what is masked with it; see ``tasks.completion_task.Hidden``.
+        hidden: what is masked with it; see ``tasks.zero_shot.task.Hidden``.
     """
     ends = np.append(np.flatnonzero(word_starts), len(word_starts)) + 1
     for place in places.tolist():
@@ -165,8 +166,8 @@ class Pretrained:
     frame: Frame
 
 
-def open_pretrained(saved: SavedRun, *, hardware: Hardware) -> Pretrained:
-    """Load the encoder and objectives of a pretraining run."""
+def open_pretrained(saved: SavedRun, *, hardware: Hardware, trained: bool = True) -> Pretrained:
+    """Load the encoder and objectives of a pretraining run; without ``trained``, with random weights."""
     if "objective" not in saved.config or "task" in saved.config:
         raise RunDirectoryError(
             f"run={saved.path}: this run was not pretrained on text, so it has no head that predicts tokens; choose a "
@@ -174,7 +175,7 @@ def open_pretrained(saved: SavedRun, *, hardware: Hardware) -> Pretrained:
         )
     config: Any = OmegaConf.create(saved.config)
     config.init = None  # the weights come from the run itself, not from its init
-    parts, learner = load_learner(saved, config)
+    parts, learner = load_learner(saved, config, trained=trained)
     frame = Frame(tokenizer=saved.tokenizer, encoder=learner.encoder, rows=parts.rows)
     return Pretrained(learner.to(hardware.device).eval(), frame)
 

@@ -22,18 +22,18 @@ from lmtransfer.inference.completions import score_completions
 from lmtransfer.inference.pretrained import ZeroShotScores
 from lmtransfer.runs.predictions import file_name, is_kept, write_predictions
 from lmtransfer.runs.result import RunResult
-from lmtransfer.runs.run_directory import RunDirectory
-from lmtransfer.runs.saved import SavedRun, pretraining_seed
+from lmtransfer.runs.run_directory import RunDirectory, versions
+from lmtransfer.runs.saved import SavedRun, pretraining_seed, pretraining_seeds
 from lmtransfer.runs.training import eager_hardware
-from lmtransfer.runs.versions import versions
 from lmtransfer.system.console import Console
 from lmtransfer.system.durable import write_text
 from lmtransfer.system.printable import format_metric, in_percent, short_path
 from lmtransfer.tasks.answers import ScoreAnswer
-from lmtransfer.tasks.completion_task import CompletionTask, Findings
 from lmtransfer.tasks.metrics.scored_examples import Predictions, undefined_metrics
 from lmtransfer.tasks.text.example import TextExample
 from lmtransfer.tasks.text.regression import CHANCE, SentenceSimilarity
+from lmtransfer.tasks.zero_shot.choices import gain_text
+from lmtransfer.tasks.zero_shot.task import CompletionTask, Findings
 from lmtransfer.training import process_group
 from lmtransfer.training.hardware import Hardware
 from lmtransfer.training.weights import num_parameters
@@ -117,13 +117,13 @@ _COMMANDS = ("pretrain", "import", "probe", "finetune")
 
 
 def evaluate_zero_shot(cfg: DictConfig) -> Path:
-    """Score a run, or its revisions, without training; write a run directory for each.
+    """Score a run, or its seeds or revisions, without training; write a run directory for each.
 
     Args:
         cfg: the checked config of ``evaluate``; its ``task`` needs no head.
 
     Returns:
-        The run directory, or the folder of those of the revisions.
+        The run directory, or the folder of those of the seeds or revisions.
 
     Raises:
         ConfigError: the run cannot be scored this way.
@@ -132,36 +132,53 @@ def evaluate_zero_shot(cfg: DictConfig) -> Path:
     saved = open_run_to_embed(str(cfg.run), trust=cfg.trust)
     hardware = eager_hardware(cfg)
     task: CompletionTask | SentenceSimilarity = build(cfg.task, data_root=cfg.data_root or saved.data_root)
+    if cfg.control and (isinstance(task, SentenceSimilarity) or task.needs_revisions):
+        raise ConfigError(f"control=true: is not for task={task.name}; leave it out")
     with process_group.join():
-        if cfg.revisions is None:
+        parts = _parts(cfg, task, saved)
+        if list(parts) == [""]:
             return _evaluate(cfg, task, saved, hardware, name=cfg.name, resume=cfg.overwrite or in_sweep())
+        whole = cfg.name or f"{_run_name(saved.path)}-{task.name}-{cfg.split}"
+        for name, part in parts.items():
+            _evaluate_once(cfg, task, part, hardware, name=f"{whole}/{name}")
+        return (Path(cfg.output_root) / "evaluate" / sweep_name(whole)).resolve()
+
+
+def _parts(cfg: DictConfig, task: CompletionTask | SentenceSimilarity, saved: SavedRun) -> dict[str, SavedRun]:
+    """Return the runs to score, by the end of their names: the seeds of a run, and the revisions if all are asked for.
+
+    A single run has the name "".
+    """
+    seeds = pretraining_seeds(saved, key="run")
+    if cfg.revisions is not None:
         if isinstance(task, CompletionTask) and task.needs_revisions:
             raise ConfigError(
                 f"revisions={cfg.revisions}: task={task.name} always compares all revisions; leave it out"
             )
         if saved.revision is not None:
             raise ConfigError(f"revisions={cfg.revisions}: run={cfg.run} is one revision; leave one of the two out")
-        folders = [
-            _evaluate_once(cfg, task, replace(saved, revision=tokens), hardware)
-            for tokens in saved.directory.checkpoints.revisions()
-        ]
-        if not folders:
+    parts: dict[str, SavedRun] = {}
+    for run in seeds:
+        folder = f"of-{run.path.name}" if len(seeds) > 1 else ""
+        if cfg.revisions is None:
+            parts[folder] = run
+            continue
+        revisions = run.directory.checkpoints.revisions()
+        if not revisions:
             raise RunDirectoryError(
                 f"run={cfg.run} has no revisions: leave revisions= out, or pretrain with train.save_at=[0,100k,1M]"
             )
-        return folders[0].parent
+        parts |= {f"{folder}/{count_text(tokens)}".lstrip("/"): replace(run, revision=tokens) for tokens in revisions}
+    return parts
 
 
 def _evaluate_once(
-    cfg: DictConfig, task: CompletionTask | SentenceSimilarity, saved: SavedRun, hardware: Hardware
-) -> Path:
-    """Score a revision, unless that is done already."""
-    parent = cfg.name or f"{_run_name(saved.path)}-{task.name}-{cfg.split}"
-    name = f"{parent}/{count_text(cast('int', saved.revision))}"
+    cfg: DictConfig, task: CompletionTask | SentenceSimilarity, saved: SavedRun, hardware: Hardware, *, name: str
+) -> None:
+    """Score a seed or a revision, unless that is done already."""
     directory = RunDirectory(Path(cfg.output_root) / "evaluate" / sweep_name(name))
-    if directory.is_finished and not cfg.overwrite:
-        return directory.path
-    return _evaluate(cfg, task, saved, hardware, name=name, resume=True)
+    if not directory.is_finished or cfg.overwrite:
+        _evaluate(cfg, task, saved, hardware, name=name, resume=True)
 
 
 def _evaluate(
@@ -175,7 +192,7 @@ def _evaluate(
 ) -> Path:
     """Score a run and write a run directory."""
     if isinstance(task, CompletionTask):
-        scores = score_completions(task, cfg.split, saved, hardware)
+        scores = score_completions(task, cfg.split, saved, hardware, control=cfg.control)
     else:
         scores = score_similarity(task, cfg.split, saved, hardware)
     findings = scores.findings
@@ -257,6 +274,7 @@ def _print(
     metric = result.main_metric or ""
     unit = " (%)" if in_percent(metric) else ""
     findings = scores.findings
+    notes = list(findings.notes)
     title = f"{result.task}, {result.split}: {metric}{unit} of {findings.num_scored:,} items"
     table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE)
     table.add_column("")
@@ -267,9 +285,11 @@ def _print(
         table.add_row("token frequencies", format_metric(findings.baseline[metric], metric))
     if scores.control is not None:
         table.add_row("random weights", format_metric(scores.control[metric], metric))
+    if (gain := result.more.get("minus_random_weights")) is not None:
+        notes.append(f"minus random weights {gain_text(gain)}")
     table.add_row(saved.name, format_metric(findings.metrics[metric], metric), style="bold")
     for name, label in findings.shown.items():
         table.add_row(f"  {label}", format_metric(findings.metrics[name], name))
     console.print(table)
-    console.print("; ".join([scores.method, *findings.notes, *result.more.get("undefined", ())]), soft_wrap=True)
+    console.print("; ".join([scores.method, *notes, *result.more.get("undefined", ())]), soft_wrap=True)
     console.print(f"next: lmtransfer report {short_path(directory.path.parent.parent)}", soft_wrap=True)

@@ -1,4 +1,4 @@
-"""The addition of the user's words as single tokens to the tokenizer and as rows to the embeddings.
+"""The addition of the user's words to a model: as single tokens to its tokenizer, and as rows to its embeddings.
 
 Shape legend: V vocabulary size, E width of an embedding.
 """
@@ -16,10 +16,10 @@ from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.tokenizers.extended import ExtendedTokenizer, read_words
 
 
-def add_words(tokenizer: Tokenizer, file: Path) -> tuple[Tokenizer, tuple[str, ...]]:
-    """Add the words of a file, one per line, to a tokenizer as single tokens, and return notes for the user."""
-    word_list = read_words(file, tokenizer)
-    return ExtendedTokenizer(tokenizer, word_list.words), word_list.notes
+def add_words(tokenizer: Tokenizer, file: Path) -> tuple[Tokenizer, list[str]]:
+    """Return a tokenizer with the words of a file, one per line, as additional tokens, and notes for the user."""
+    words, notes = read_words(file, tokenizer)
+    return ExtendedTokenizer(tokenizer, words), notes
 
 
 def extend_weights(
@@ -28,28 +28,29 @@ def extend_weights(
     """Extend the weights of a checkpoint by rows for the words that were added to its tokenizer.
 
     Args:
-        module_of: function that builds the module with these tensor names for a vocabulary size.
+        module_of: function that builds the checkpoint's module for a vocabulary size.
     """
     if tokenizer.fingerprint == base.fingerprint:
         return dict(tensors)
-    assert isinstance(tokenizer, ExtendedTokenizer), "made by add_words"
+    assert isinstance(tokenizer, ExtendedTokenizer), "only add_words changes a tokenizer"
     names = vocabulary_tensors(module_of)
     return {name: extend_rows(tensor, base, tokenizer) if name in names else tensor for name, tensor in tensors.items()}
 
 
 def extend_rows(tensor_VE: Tensor, base: Tokenizer, extended: ExtendedTokenizer) -> Tensor:
-    """Extend a tensor with one row per token (an embedding, or part of an output layer) by rows for the added words.
+    """Add rows for the added words to a tensor with one row per token (an embedding, or part of an output layer).
 
-    The rows of existing pieces do not change. The row of a new word is the mean of its pieces' rows. An output bias is
-    extended in the same way, so that the logit of a new word is the mean of its pieces' logits; a bias of 0 next to
-    trained biases would make a new word far too probable, or almost impossible. Rows without a token, which exist if
+    The rows of existing pieces do not change. The row of a new word is the mean of the rows of its pieces. This also
+    holds for an output bias, so that the logit of a new word is the mean of the logits of its pieces; a bias of 0 next
+    to trained biases would make a new word far too probable or almost impossible. Rows without a token, which exist if
     the vocabulary size is rounded up, are set to the mean row of all pieces, so that each of them receives no more
     softmax probability than an ordinary token.
     """
     if tensor_VE.shape[:1] != (base.vocab_size,) or extended.base.fingerprint != base.fingerprint:
         raise CheckpointError(
-            f"a tensor of shape {tuple(tensor_VE.shape)} cannot be extended by rows for {len(extended.words)} added "
-            f"words: it must have {base.vocab_size} rows, one for each token of the tokenizer without these words"
+            f"rows for {len(extended.words)} added words cannot be added to a tensor of shape "
+            f"{tuple(tensor_VE.shape)}: it must have {base.vocab_size} rows, one for each token of the tokenizer "
+            "without these words"
         )
     filler_E = tensor_VE[: base.num_pieces].mean(0, dtype=torch.float64)
     resized_VE = tensor_VE.new_empty((extended.vocab_size, *tensor_VE.shape[1:]))
@@ -65,7 +66,7 @@ def extend_rows(tensor_VE: Tensor, base: Tokenizer, extended: ExtendedTokenizer)
 
 
 def vocabulary_tensors(module_of: Callable[[int], nn.Module]) -> frozenset[str]:
-    """Find the tensors with one row per token: those whose number of rows changes with the vocabulary size."""
+    """Return the tensors with one row per token: those whose number of rows changes with the vocabulary size."""
     sizes = (128, 192)
     with torch.device("meta"):
         small, large = (
@@ -75,7 +76,7 @@ def vocabulary_tensors(module_of: Callable[[int], nn.Module]) -> frozenset[str]:
     other = [name for name in sorted(names) if small[name][:1] != sizes[:1] or small[name][1:] != large[name][1:]]
     if other:
         raise CheckpointError(
-            f"words cannot be added to this model, because {', '.join(other)} depends on the vocabulary size but does "
-            "not have one row per token; leave out tokenizer.add"
+            f"words cannot be added to this model, because the shape of {', '.join(other)} depends on the vocabulary "
+            "size without one row per token; leave out tokenizer.add"
         )
     return frozenset(names)

@@ -1,4 +1,4 @@
-"""Access to the hub: checks of a repository before an export, uploads and downloads."""
+"""Access to the Hugging Face hub: uploads, with checks before an export, and downloads."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from typing import Any, cast
 
 from lmtransfer.errors import HubError
 
-_UNAVAILABLE = 500
-#: The client waits this many times longer for the answer to an upload than for the answer to a query.
+#: Factor by which the timeout of uploads exceeds that of queries.
 _PATIENCE = 12
 
 #: Files that the hub itself adds to a new repository.
@@ -27,7 +26,7 @@ _MODELS_PREFIX = "models--"
 
 
 def client_errors() -> tuple[type[Exception], ...]:
-    """Return the errors that the hub's client raises, including those of its HTTP library."""
+    """Return the classes of errors that the hub's client and its HTTP library raise."""
     from huggingface_hub.errors import HfHubHTTPError
 
     return cast("tuple[type[Exception], ...]", (*HfHubHTTPError.__bases__, OSError, ValueError, RuntimeError))
@@ -35,7 +34,7 @@ def client_errors() -> tuple[type[Exception], ...]:
 
 @contextmanager
 def readable_errors(setting: str, *, repository: str, revision: str | None = None) -> Iterator[None]:
-    """Convert the errors of the hub's client within the block to one-line messages."""
+    """Convert errors of the hub's client that occur in the block to one-line messages."""
     try:
         yield
     except client_errors() as error:
@@ -43,9 +42,9 @@ def readable_errors(setting: str, *, repository: str, revision: str | None = Non
 
 
 def set_up_client(*, for_upload: bool = False) -> float:
-    """Set a timeout for the hub's client, which otherwise waits forever.
+    """Set a timeout for the hub's client, which would otherwise wait forever, and return it in seconds.
 
-    Queries time out after ``HF_HUB_DOWNLOAD_TIMEOUT`` seconds (10 by default), uploads later. Progress bars are drawn
+    Queries time out after ``HF_HUB_DOWNLOAD_TIMEOUT`` seconds (10 by default), uploads later. Progress bars are shown
     only on a terminal.
     """
     from huggingface_hub import constants
@@ -82,7 +81,7 @@ def _explanation(error: BaseException, repository: str, revision: str | None) ->
         )
     if status == 403:
         return f"the token has no permission to write to {repository}: set HF_TOKEN to a token with write access"
-    if status is not None and status >= _UNAVAILABLE:
+    if status is not None and status >= 500:
         return f"the hub reports an internal error (status {status}): try again later"
     if names & {"TimeoutException", "Timeout", "TimeoutError"}:
         return (
@@ -111,12 +110,11 @@ def _first_line(error: BaseException) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A repository to upload to."""
+    """A repository on the hub that receives an export."""
 
     name: str
-    private: bool  #: whether a new repository is private; the visibility of an existing repository does not change
+    private: bool  #: visibility of a new repository; that of an existing repository does not change
     overwrite: bool
-    key: str = "push"
 
     def check(self, branches: Sequence[str]) -> None:
         """Check that the repository can be created or written to, without changing anything."""
@@ -192,7 +190,7 @@ class Target:
         return True
 
     def _files(self, api: Any, branch: str) -> list[str]:
-        """Return the files of a branch, except those that the hub adds itself; empty if there is no such branch."""
+        """Return the files of a branch, except those that the hub adds itself; none if there is no such branch."""
         from huggingface_hub.errors import RevisionNotFoundError
 
         with self._readable_errors():
@@ -203,14 +201,14 @@ class Target:
 
     @property
     def _setting(self) -> str:
-        return f"{self.key}={self.name}"
+        return f"push={self.name}"
 
     def _readable_errors(self) -> Any:
         return readable_errors(self._setting, repository=self.name)
 
 
 def files_in(folder: Path) -> dict[str, int]:
-    """Return the sizes in bytes of all files in a folder, by the names that the files get in the repository."""
+    """Return the size in bytes of each file in a folder, by the file's name in the repository."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     return {path.relative_to(folder).as_posix(): path.stat().st_size for path in paths}
 
@@ -230,7 +228,10 @@ def branch_problem(branch: str) -> str | None:
 
 
 def cached_copy(name: str, revision: str | None) -> Path | None:
-    """Find a repository's copy in the cache, which may be incomplete; None if there is none. The hub is not queried."""
+    """Return a repository's copy in the cache, without querying the hub; None if there is no copy.
+
+    The copy may be incomplete.
+    """
     from huggingface_hub import constants
     from huggingface_hub.file_download import repo_folder_name
 
@@ -245,19 +246,22 @@ def cached_copy(name: str, revision: str | None) -> Path | None:
 def download(
     name: str, revision: str | None, *, setting: str, choose: Callable[[Sequence[str]], Sequence[str]]
 ) -> Path | None:
-    """Download the chosen files of a repository into the cache, and return their folder, named after the commit."""
+    """Download the chosen files of a repository into the cache, and return the folder, which is named by the commit.
+
+    If no file is chosen, return None.
+    """
     from huggingface_hub import HfApi, snapshot_download
 
     with readable_errors(setting, repository=name, revision=revision):
         seconds = set_up_client()
-        # This request fails immediately; the client would retry a request for the list of files many times.
+        # If the hub is unreachable, this request fails at once, whereas the client would retry a download many times.
         info = HfApi().model_info(name, revision=revision, timeout=seconds)
         files = choose([file.rfilename for file in info.siblings or ()])
         return Path(snapshot_download(name, revision=revision, allow_patterns=list(files))) if files else None
 
 
 def repository_of(folder: Path) -> str | None:
-    """Return the repository and commit of a copy in the cache as ``owner/name@<commit>``; None for other folders."""
+    """Return the origin of a copy in the cache as ``owner/name@<commit>``; None for other folders."""
     snapshots, repository = folder.parent.name, folder.parents[1].name
     if snapshots != "snapshots" or not repository.startswith(_MODELS_PREFIX):
         return None

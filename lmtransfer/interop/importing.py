@@ -1,11 +1,11 @@
-"""The import of a published model as a run directory, for `lmtransfer import` or, with ``init=hf:...``, in the cache.
+"""The import of a published model as a run directory: for `lmtransfer import`, or in the cache for ``init=hf:...``.
 
-If a published folder holds the files of sentence-transformers, they say how the publisher computes the vector of a
-text, and ``embed`` and ``load(...).vectors`` do the same by default. The run's config holds these settings under
+A published folder may hold files of sentence-transformers, which define how the publisher computes the vector of a
+text. ``embed`` and ``load(...).vectors`` follow this definition by default. The run's config holds it under
 ``vectors``:
 
 - ``pooling``, ``max_length`` and ``normalise``, or
-- ``lacks``: the steps of the publisher's library that lmtransfer does not have; then the user must choose a pooling.
+- ``lacks``: the publisher's steps that lmtransfer does not support; the user must then choose a pooling.
 
 The files are those of UKPLab/sentence-transformers 2 to 5: ``modules.json`` lists the steps, ``1_Pooling/config.json``
 describes the pooling, ``sentence_bert_config.json`` holds the maximum length of a text, and
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b, file_digest
 from pathlib import Path
@@ -30,20 +30,19 @@ from torch import Tensor, nn
 from lmtransfer.config import paths
 from lmtransfer.config.component import build, resolve
 from lmtransfer.config.composing import compose_files
-from lmtransfer.data.corpora.sources import source_digest
+from lmtransfer.data.corpora.text_files import source_digest
 from lmtransfer.data.token_cache import lock_folder
 from lmtransfer.errors import CheckpointError
 from lmtransfer.interop.added_tokens import add_words, extend_weights
 from lmtransfer.interop.published_folder import COMMIT, PublishedFolder
 from lmtransfer.interop.reading import read_published
-from lmtransfer.interop.tokenizers.tokenizer_files import read_tokenizer
+from lmtransfer.interop.tokenizers.tokenizer_files import read_object, read_tokenizer
 from lmtransfer.models.base import Direction, Encoder
 from lmtransfer.objectives.base import Objective, shared_attention
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.runs.result import RunResult
-from lmtransfer.runs.run_directory import RunDirectory
+from lmtransfer.runs.run_directory import RunDirectory, versions
 from lmtransfer.runs.saved import SavedRun
-from lmtransfer.runs.versions import versions
 from lmtransfer.system.durable import staged_folder
 from lmtransfer.system.machine import default_cache_dir
 from lmtransfer.system.printable import short_path
@@ -51,16 +50,16 @@ from lmtransfer.system.safe_files import read_json
 from lmtransfer.system.validation import interpolations
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.tokenizers.extended import ExtendedTokenizer
-from lmtransfer.training.state import TrainState
+from lmtransfer.training.checkpoints import TrainState
 from lmtransfer.training.weights import aliases, load_weights, weights
 
-#: Increase this number whenever a change makes the same files give a different run directory.
+#: Part of the cache key; increase it when the same files would give a different run directory.
 IMPORT_FORMAT = 2
 _CONFIG = "config.json"
 
 MODULES: Final = "modules.json"
 _PROMPTS: Final = "config_sentence_transformers.json"
-#: Our pooling for each pooling of the library, by its key in old files; None if we have no such pooling.
+#: Our pooling for each of the library's poolings by its key in old files; None if lmtransfer has no such pooling.
 _POOLINGS: Final = {
     "cls_token": "cls",
     "mean_tokens": "mean",
@@ -69,23 +68,25 @@ _POOLINGS: Final = {
     "mean_sqrt_len_tokens": None,
     "weightedmean_tokens": None,
 }
-#: The keys of old files for the names in new files.
+#: The key in old files for each name in new files.
 _NEW_NAMES: Final = {
     "cls": "cls_token",
     "mean": "mean_tokens",
     "max": "max_tokens",
     "weightedmean": "weightedmean_tokens",
 }
-#: Families whose own tokenizers, unlike lmtransfer, do not put [CLS] before a text and [SEP] after it.
+#: Families whose own tokenizers, unlike lmtransfer, put no [CLS] before a text and no [SEP] after it.
 _OTHER_FRAME: Final = ("gpt2", "openai-gpt", "xlnet", "transfo-xl")
 
 
-def build_objective_node(
-    losses: Sequence[str], arguments: Mapping[str, Mapping[str, Any]], *, max_length: int
-) -> dict[str, Any] | None:
-    """Build the ``objective`` node of an imported run from the file of conf/objective with exactly these losses.
+def build_objective_node(losses: Mapping[str, Mapping[str, Any]], *, max_length: int) -> dict[str, Any] | None:
+    """Build the ``objective`` node of an imported run from the file in conf/objective that has exactly these losses.
 
-    ``arguments`` override the values of the file; None if there is no such file.
+    Args:
+        losses: for each loss, the values that override those of the file.
+
+    Returns:
+        The node, or None if there is no such file.
     """
     file = _file_of(losses)
     if file is None:
@@ -93,12 +94,12 @@ def build_objective_node(
     composed = compose_files(None, [f"+objective={file}"])
     composed.objective.max_length = min(int(composed.objective.max_length), max_length)
     node = cast("dict[str, Any]", OmegaConf.to_container(composed.objective, resolve=True))
-    node["losses"] = {name: {**node["losses"].get(name, {}), **dict(arguments.get(name, {}))} for name in losses}
+    node["losses"] = {name: {**node["losses"].get(name, {}), **own} for name, own in losses.items()}
     return node
 
 
-def _file_of(losses: Sequence[str]) -> str | None:
-    """Find the file of conf/objective that lists exactly these losses itself, and is not a variant of another file."""
+def _file_of(losses: Iterable[str]) -> str | None:
+    """Return the file in conf/objective that lists exactly these losses; variants of other files do not count."""
     for name in paths.group_options("objective", [paths.conf_dir()]):
         content = OmegaConf.load(paths.conf_dir() / "objective" / f"{name}.yaml")
         if isinstance(content, DictConfig) and losses and set(content.get("losses") or {}) == set(losses):
@@ -121,10 +122,10 @@ def attention_of(saved: SavedRun, encoder: Encoder) -> Direction:
 
 @dataclass(frozen=True, slots=True)
 class ImportedModel:
-    """A published model, converted to a model of this package.
+    """A published model, converted to a model of lmtransfer.
 
     Attributes:
-        objective: node of its pretraining objective, or None if its heads form no objective of this package.
+        objective: node of the pretraining objective, or None if the imported heads form no objective of lmtransfer.
         more_heads: weights of heads that form no complete objective (ELECTRA's discriminator without its generator),
             by their names in checkpoints; continued pretraining can use them.
     """
@@ -152,9 +153,9 @@ class ImportedModel:
 
 
 def read_imported_model(folder: PublishedFolder, *, words: Path | None = None) -> ImportedModel:
-    """Read a published model, and check that every tensor fits."""
+    """Read a published model, and check the shape of every tensor."""
     published = read_published(folder.path)
-    for key, value in interpolations({"model": published.model, "losses": published.loss_arguments}):
+    for key, value in interpolations({"model": published.model, "losses": published.losses}):
         raise CheckpointError(
             f"{folder.path}: {key} is {value[:60]!r}: interpolations are not allowed in published files, because they "
             "could read values from this machine"
@@ -171,9 +172,11 @@ def read_imported_model(folder: PublishedFolder, *, words: Path | None = None) -
         folder.path, tokenizer, max_length=max_length, model_type=str(published.config.get("model_type"))
     )
     notes += vector_notes
-    objective = build_objective_node(published.losses, published.loss_arguments, max_length=max_length)
+    objective = build_objective_node(published.losses, max_length=max_length)
     if published.losses and objective is None:
-        notes.append(f"no objective of lmtransfer combines {', '.join(published.losses)}: these heads are left out")
+        notes.append(
+            f"the heads of {', '.join(published.losses)} are left out, because no objective of lmtransfer combines them"
+        )
 
     def module_of(vocab_size: int) -> nn.Module:
         return _module(published.model, objective, tokenizer, vocab_size)
@@ -192,7 +195,7 @@ def read_imported_model(folder: PublishedFolder, *, words: Path | None = None) -
 
 
 def _module(model: dict[str, Any], objective: dict[str, Any] | None, tokenizer: Tokenizer, size: int) -> nn.Module:
-    """Build an encoder for ``size`` tokens and its objectives, if it has any, under the names that checkpoints use."""
+    """Build an encoder for ``size`` tokens, with its objectives if any, under the tensor names that checkpoints use."""
     encoder: Encoder = build(OmegaConf.create(model), vocab_size=size)
     if objective is None:
         return nn.ModuleDict({"encoder": encoder})
@@ -240,7 +243,7 @@ def write_imported_model(imported: ImportedModel, run: RunDirectory, *, name: st
 
 
 def import_summary(imported: ImportedModel) -> list[str]:
-    """Return lines that describe the imported model and its size, and one line for each note."""
+    """Return lines that describe the imported model, and one line for each note."""
     encoder, tokenizer = imported.encoder, imported.tokenizer
     parameters = sum(parameter.numel() for parameter in encoder.parameters())
     heads = f"with the heads of {' + '.join(imported.losses)}" if imported.losses else "without pretraining heads"
@@ -254,7 +257,7 @@ def import_summary(imported: ImportedModel) -> list[str]:
 
 
 def next_lines(path: Path, imported: ImportedModel) -> list[str]:
-    """Return lines with the path of the run and commands to run next."""
+    """Return the path of the run and suggested next commands, as lines for the user."""
     run = short_path(path)
     lines = [
         f"run: {path}",
@@ -273,9 +276,9 @@ def next_lines(path: Path, imported: ImportedModel) -> list[str]:
 
 
 def import_into_cache(folder: PublishedFolder) -> tuple[Path, ImportedModel | None]:
-    """Return the run directory of a published model in the cache; import the model first if the cache lacks it.
+    """Return the run directory of a published model in the cache, and the model if it had to be imported.
 
-    The cache finds a model by the content of its files.
+    The content of the model's files is the cache key.
     """
     cache = default_cache_dir() / "imported"
     run = (cache / f"{folder.name}-{_digest(folder, memo=cache)}").absolute()
@@ -297,26 +300,27 @@ def _digest(folder: PublishedFolder, *, memo: Path) -> str:
 def read_vectors(
     folder: Path, tokenizer: Tokenizer, *, max_length: int, model_type: str
 ) -> tuple[dict[str, Any] | None, list[str]]:
-    """Read how the publisher's library computes vectors, and return notes for the user."""
-    lengths = [_number(_object(folder / "tokenizer_config.json").get("model_max_length"))]
+    """Return the ``vectors`` node of a run, or None if the folder does not define vectors, and notes for the user."""
+    lengths = [_length(read_object(folder / "tokenizer_config.json").get("model_max_length"))]
     if not (folder / MODULES).is_file():
         notes = [
-            f"{path.parent.name} is not used, because {MODULES} is missing; set pooling= for embed"
+            f"{path.parent.name} is not used, because {MODULES} is missing; choose a pooling for embed with pooling=..."
             for path in sorted(folder.glob("*_Pooling/config.json"))
         ]
         longest = min(length for length in (*lengths, max_length) if length)
         if longest == max_length:
             return None, notes
         note = (
-            f"tokenizer_config.json: model_max_length={longest}: embed and load(...).vectors cut texts to {longest} "
-            f"tokens; the encoder can read {max_length} (embed: max_length={max_length}; tasks: task.max_length)"
+            f"tokenizer_config.json: model_max_length={longest}: embed and load(...).vectors truncate texts to "
+            f"{longest} tokens; the encoder can read {max_length} (embed: max_length={max_length}; tasks: "
+            f"task.max_length={max_length})"
         )
         return {"pooling": "mean", "max_length": longest, "normalise": False}, [*notes, note]
     modules = read_json(folder / MODULES, list[dict[str, Any]], error=CheckpointError, finite=False)
     kinds = [str(module.get("type")).rpartition(".")[2] for module in modules]
     lacks: list[str] = []
-    configs = [_object(path) for path in sorted(folder.glob("sentence_*_config.json"))]
-    lengths = [_number(config.get("max_seq_length")) for config in configs] or lengths
+    configs = [read_object(path) for path in sorted(folder.glob("sentence_*_config.json"))]
+    lengths = [_length(config.get("max_seq_length")) for config in configs] or lengths
     if any(config.get("do_lower_case") is True for config in configs) and not _lowercases(tokenizer):
         lacks.append("lower-cased texts (sentence_bert_config.json)")
     if model_type in _OTHER_FRAME:
@@ -324,13 +328,13 @@ def read_vectors(
     modes: list[str] = []
     for kind, module in zip(kinds, modules, strict=True):
         if kind == "Pooling":
-            modes += _modes(_object(folder / Path(str(module.get("path"))).name / "config.json"))
+            modes += _modes(read_object(folder / Path(str(module.get("path"))).name / "config.json"))
         elif kind not in ("Transformer", "Normalize", "Dropout"):
             lacks.append(f"the module {kind} ({module.get('path')})")
     poolings = [_POOLINGS.get(mode) for mode in modes]
     if len(poolings) != 1 or poolings[0] is None:
         lacks.append(f"{' and '.join(modes) or 'no'} pooling")
-    prompts = _object(folder / _PROMPTS)
+    prompts = read_object(folder / _PROMPTS)
     texts = {name: text for name, text in dict(prompts.get("prompts") or {}).items() if text}
     default = str(prompts.get("default_prompt_name"))
     if default in texts:
@@ -338,7 +342,7 @@ def read_vectors(
     notes = []
     if texts:
         prompt_list = ", ".join(f"{text!r} ({name})" for name, text in texts.items())
-        notes.append(f"{_PROMPTS}: lmtransfer adds no prompts; put them before your texts yourself: {prompt_list}")
+        notes.append(f"{_PROMPTS}: lmtransfer adds no prompts; add them to your texts yourself: {prompt_list}")
     if lacks:
         what = ", ".join(lacks)
         notes.append(
@@ -349,15 +353,15 @@ def read_vectors(
     longest = min(length for length in (*lengths, max_length) if length)
     normalise = "Normalize" in kinds
     notes.append(
-        f"{MODULES}: embed and load(...).vectors use the publisher's settings: pooling={poolings[0]}, texts cut to "
-        f"{longest} tokens{', vectors of length 1' if normalise else ''}; for tasks set transfer.pooling={poolings[0]} "
-        f"task.max_length={longest}"
+        f"{MODULES}: embed and load(...).vectors use the publisher's settings: pooling={poolings[0]}, at most "
+        f"{longest} tokens{', vectors of length 1' if normalise else ''}; for tasks, set "
+        f"transfer.pooling={poolings[0]} task.max_length={longest}"
     )
     return {"pooling": poolings[0], "max_length": longest, "normalise": normalise}, notes
 
 
 def _modes(config: Mapping[str, Any]) -> list[str]:
-    """Return the selected poolings; mean pooling is the library's default unless the file disables it."""
+    """Return the poolings that a config selects; the library uses mean pooling unless the config disables it."""
     mode = config.get("pooling_mode")
     if mode:
         return [_NEW_NAMES.get(name, name) for name in ([mode] if isinstance(mode, str) else list(mode))]
@@ -370,13 +374,6 @@ def _lowercases(tokenizer: Tokenizer) -> bool:
     return upper.tolist() == lower.tolist()
 
 
-def _number(value: Any) -> int | None:
+def _length(value: Any) -> int | None:
     """Return a length in tokens; None if the value is missing or meaningless, such as the 1e30 of transformers."""
     return int(value) if isinstance(value, int | float) and 2 < value < 1 << 31 else None
-
-
-def _object(path: Path) -> dict[str, Any]:
-    """Read a JSON object; empty if the file does not exist."""
-    if not path.is_file():
-        return {}
-    return read_json(path, dict[str, Any], error=CheckpointError, finite=False)

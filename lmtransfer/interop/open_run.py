@@ -1,4 +1,4 @@
-"""A run opened by the user's path: a run directory, or a published model, which is imported into the cache."""
+"""Opening the run at the user's path, which may also name a published model; that is first imported into the cache."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from lmtransfer.training import process_group
 
 
 def run_folder(path: str | Path, *, key: str) -> RunDirectory:
-    """Return the run directory at the user's path; for ``hf:<folder or name on the hub>`` it may be in the cache."""
+    """Return the run directory at the user's path, or in the cache for ``hf:<folder or name on the hub>``."""
     if str(path).startswith(PREFIX):
-        # ImportedModel here: most runs do not start from a published model and need not load the code that reads one.
+        # Imported here, because most runs do not start from a published model and need not load this code.
         from lmtransfer.interop.importing import import_into_cache, import_summary
 
         published = find_published(str(path), key=key)
@@ -43,7 +43,7 @@ def run_folder(path: str | Path, *, key: str) -> RunDirectory:
 
 
 def _as_published(path: str, key: str) -> str:
-    """Return a hint on the prefix of published models if the user may have meant one; otherwise an empty string."""
+    """Return a hint to add the prefix if the path may name a published model; otherwise an empty string."""
     if (Path(path).expanduser() / "config.json").is_file():
         return f"; this folder holds a published model: write {key}=hf:{path}"
     if is_hub_name(path) and not Path(Path(path).parts[0]).exists():
@@ -55,15 +55,15 @@ def open_saved(path: str | Path, *, key: str, trust: bool = False) -> SavedRun:
     """Open the run at the user's path.
 
     Args:
-        path: the directory as the user gave it; ``@1M`` at its end names a revision, and the prefix ``hf:`` marks a
-            published model, which is imported.
+        path: the run directory; the suffix ``@1M`` selects a revision, and the prefix ``hf:`` marks a published model,
+            which is imported.
     """
     _, revision = split_revision(str(path))
     _warn_of_few_steps(path, key)
     return read_saved(run_folder(path, key=key), reference=path, key=key, trust=trust, revision=revision)
 
 
-@cache  # commands open a run more than once
+@cache  # so that commands that open a run more than once print the warning once
 def _warn_of_few_steps(path: str | Path, key: str) -> None:
     if key != "init" or str(path).startswith(PREFIX) or not process_group.is_main():
         return
@@ -79,7 +79,7 @@ def _warn_of_few_steps(path: str | Path, key: str) -> None:
 
 
 def origin_of(saved: SavedRun) -> str | None:
-    """Return the repository and commit of a run as ``owner/name@<commit>``; None if the run is not from the hub."""
+    """Return the origin of a run as ``owner/name@<commit>``; None if the run is not from the hub."""
     source, commit = saved.config.get("source"), (saved.directory.read_versions().get("data") or {}).get(COMMIT)
     if isinstance(source, str) and commit:
         return f"{source.removeprefix(PREFIX).partition('@')[0]}@{commit}"
@@ -87,22 +87,22 @@ def origin_of(saved: SavedRun) -> str | None:
 
 
 def is_pretrained(path: str | Path) -> bool:
-    """Whether the run was trained on text without labels, and has the heads for it."""
+    """Whether the run was pretrained on unlabeled text and has the pretraining heads."""
     config = run_folder(path, key="run").read_config()
     return "objective" in config and "task" not in config
 
 
 def task_run_folders(path: str | Path) -> list[Path]:
-    """Return the folders of a task's run that hold checkpoints: the run itself, or its seeds in order."""
+    """Return the folders with checkpoints of a probe or finetuning run: the run itself, or its seeds in order."""
     directory = run_folder(path, key="run")
     config = directory.read_config()
     _, revision = split_revision(str(path))
     if revision is not None:
-        directory.revision(revision)  # raises: runs of tasks keep no revisions
+        directory.revision(revision)  # raises, because task runs keep no revisions
     if "transfer" not in config or "task" not in config:
         raise RunDirectoryError(
-            f"run={path}: was not trained on a task; give a run of probe or finetune, which `lmtransfer finetune "
-            f"init={path}` produces"
+            f"run={path}: was not trained on a task; give a probe or finetuning run, such as the result of `lmtransfer "
+            f"finetune init={path}`"
         )
     folders = folders_with_checkpoints(directory.path)
     if not folders:

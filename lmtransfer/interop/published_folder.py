@@ -1,4 +1,4 @@
-"""The location of a published model or someone else's run: a local folder, or a repository on the Hugging Face hub."""
+"""Finds a published model or someone else's run: in a local folder, or in a repository on the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from lmtransfer.errors import CheckpointError, HubError
 from lmtransfer.interop.hub import cached_copy, download
 from lmtransfer.system.safe_files import check_folder
 
-#: Prefix that marks a published model where a run directory is also allowed: ``init=hf:bert-base-uncased``.
+#: Prefix that distinguishes a published model from a run directory: ``init=hf:bert-base-uncased``.
 PREFIX = "hf:"
 
-#: Name of the commit among the hashes of an imported run's data.
+#: Key of the commit among the data hashes of an imported run.
 COMMIT = "commit"
 
-#: Patterns of the files to read in a model's folder; ELECTRA's generator may be in a subfolder.
+#: Patterns of the files to read from a model's folder; ELECTRA's generator may be in a subfolder.
 _CONFIG = ("config.json", "generator/config.json", "options.json")
 _RUN_CONFIG = "config.yaml"
 _SAFETENSORS = ("model*.safetensors", "model*.safetensors.index.json", "generator/model*.safetensors")
@@ -39,7 +39,7 @@ _HUB_NAME = re.compile(r"(?:[\w-][\w.-]*/)?[\w-][\w.-]*(?:@[\w./-]+)?")
 
 
 def is_hub_name(text: str) -> bool:
-    """Whether a text has the form of a name on the hub: ``name``, ``owner/name``, with or without ``@revision``."""
+    """Whether a text is formed like a name on the hub: ``name`` or ``owner/name``, with or without ``@revision``."""
     return _HUB_NAME.fullmatch(text) is not None
 
 
@@ -48,12 +48,12 @@ class PublishedFolder:
     """The files of a published model, or of a run."""
 
     path: Path
-    source: str  #: the source to record: the folder, or the model's name on the hub
+    source: str  #: the folder, or the name on the hub, to be recorded in the run
     commit: str | None = None
 
     @property
     def is_run(self) -> bool:
-        """Whether the folder is a run directory, as opposed to a model in the format of transformers."""
+        """Whether the folder is a run directory, as opposed to a published model."""
         return _is_run(self.path)
 
     @property
@@ -73,14 +73,15 @@ def find_published(path: str, *, key: str) -> PublishedFolder:
 
     Args:
         path: a folder, or ``owner/name`` on the hub with an optional ``@revision``; the prefix ``hf:`` is optional.
+        key: the setting to name in messages.
     """
     text = path.removeprefix(PREFIX)
     folder = Path(text).expanduser()
     if folder.is_dir():
         if not _is_run(folder) and not any((folder / name).is_file() for name in _CONFIG):
             raise CheckpointError(
-                f"{key}={path}: has no config.json; a published model is a folder with config.json, model.safetensors "
-                "(or pytorch_model.bin) and its tokenizer's files (such as tokenizer.json or vocab.txt)"
+                f"{key}={path}: has no config.json; give a folder with config.json, model.safetensors (or "
+                "pytorch_model.bin) and the tokenizer's files (such as tokenizer.json or vocab.txt)"
             )
         check_folder(folder, error=CheckpointError)
         return PublishedFolder(folder.resolve(), str(folder.absolute()))
@@ -88,16 +89,16 @@ def find_published(path: str, *, key: str) -> PublishedFolder:
         raise CheckpointError(f"{key}={path}: is a file; give the folder that holds config.json and the weights")
     if not _HUB_NAME.fullmatch(text):
         raise CheckpointError(
-            f"{key}={path}: there is no such folder; give a folder that holds config.json, the weights and the "
-            "tokenizer's files, or the name of a model on the hub (owner/name)"
+            f"{key}={path}: there is no such folder; give a folder with config.json, the weights and the tokenizer's "
+            "files, or the name of a model on the hub (owner/name)"
         )
     return _from_hub(text, f"{key}={path}")
 
 
 def select_files(names: Iterable[str]) -> list[str]:
-    """Select the files to read, in sorted order: all files of a run directory, and those of a model that are needed.
+    """Return the files to read, in sorted order: all files of a run directory, or the files that a model needs.
 
-    If a model has safetensors files, its other weight files are skipped.
+    If a model has safetensors files, other weight files are skipped.
     """
     names = sorted(names)
     if _RUN_CONFIG in names and not set(names) & set(_CONFIG):
@@ -118,7 +119,7 @@ def _matching(names: Iterable[str], patterns: Iterable[str]) -> list[str]:
 
 
 def _from_hub(text: str, setting: str) -> PublishedFolder:
-    """Return a hub repository as a folder in the cache of the hub's client.
+    """Return the copy of a hub repository in the cache of the hub's client; download the repository if needed.
 
     A complete copy of a model is used without querying the hub. For a run, the hub is always queried for the newest
     state, and the copy is used only if the hub cannot be reached.
@@ -133,14 +134,14 @@ def _from_hub(text: str, setting: str) -> PublishedFolder:
     except HubError as error:
         if copy is None or not _is_run(copy):
             raise HubError(
-                f"{error}. There is no such folder on this machine either: give a folder that holds config.json, the "
-                "weights and the tokenizer's files, or the name of a model on the hub (owner/name)"
+                f"{error}. There is no such folder on this machine either: give a folder with config.json, the weights "
+                "and the tokenizer's files, or the name of a model on the hub (owner/name)"
             ) from error
         folder = copy
     if folder is None:
         raise CheckpointError(
             f"{setting}: this repository on the hub holds neither a model (config.json and weights) nor a run "
-            "(config.yaml)"
+            "(config.yaml); give the name of another repository"
         )
     return PublishedFolder(folder, text, folder.name)
 
@@ -150,7 +151,7 @@ def _is_run(folder: Path) -> bool:
 
 
 def _is_whole(folder: Path) -> bool:
-    """Whether a copy has a configuration, a tokenizer and all of its weights."""
+    """Whether a model's copy has the config, the tokenizer and all of the weights."""
     files = _files_to_read(folder)
     if "config.json" not in files or not _matching(files, _TOKENIZER):
         return False

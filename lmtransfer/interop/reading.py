@@ -1,8 +1,8 @@
 """The conversion of published folders (``config.json`` and weights in the layout of transformers) to our encoders.
 
 Nothing in a folder is executed or imported; ``auto_map`` and similar keys are reported and ignored. Safetensors files
-hold only data; PyTorch's restricted loader reads pickles and rejects everything except tensors. The index of a sharded
-checkpoint may name only files in its own folder.
+hold only data. Pickles are read by PyTorch's restricted loader, which rejects everything except tensors. The index of a
+sharded checkpoint may name only files in its own folder.
 """
 
 from __future__ import annotations
@@ -11,34 +11,40 @@ import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 from typing_extensions import TypedDict
 
 from lmtransfer.errors import CheckpointError, ConfigError, list_problems
-from lmtransfer.interop import generator
+from lmtransfer.interop.families.electra import GENERATOR_FOLDER, GENERATOR_PREFIXES, RTD, join_generator
 from lmtransfer.interop.families.elmo import elmo_arguments, elmo_weight_file, elmo_weights, read_hdf5
-from lmtransfer.interop.families.family import Family, PretrainingHead, TaskKind, target_of
+from lmtransfer.interop.families.family import (
+    Family,
+    PretrainingHead,
+    TaskKind,
+    check_tensors,
+    expected_tensors,
+    target_of,
+    to_ours,
+)
 from lmtransfer.interop.families.index import family_of_config
-from lmtransfer.interop.families.key_map import check_tensors, expected_tensors, to_ours
 from lmtransfer.models.base import Encoder
 from lmtransfer.models.elmo import ElmoEncoder
 from lmtransfer.objectives.replaced_token import ReplacedTokenDetection
-from lmtransfer.system.safe_files import check_tensor_file, read_json
+from lmtransfer.system.safe_files import read_json, read_tensors
 
 #: Maximum number of left-out tensors that a note names.
 _MAX_NAMES = 20
 
-#: File names in search order; each may also be sharded, with an index file next to it.
+#: Weight files in search order; each may be sharded, with an index file next to the shards.
 FILES = ("model.safetensors", "pytorch_model.bin")
-#: Name parts that PyTorch's module wrappers add.
+#: Parts of tensor names that PyTorch's module wrappers add.
 _WRAPPERS = re.compile(r"(?:(?<=\.)|^)(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
-#: Keys of config.json that ask a loader to run code from the folder.
+#: Keys of config.json that make other loaders run code from the folder.
 _CODE = ("auto_map", "custom_pipelines", "_target_")
 
 
@@ -52,7 +58,7 @@ def _read_heads(
     source: str,
     notes: list[str],
 ) -> tuple[dict[str, Tensor], dict[str, dict[str, Any]]]:
-    """Read the heads that belong to an objective; other tensors are left out, with a note.
+    """Read the heads that belong to our objectives; other tensors are left out, with a note.
 
     Returns:
         The tensors by our names under ``objectives.``, and the component nodes of the complete objectives.
@@ -66,7 +72,8 @@ def _read_heads(
         names = [name for rewrite in head.key_map for name in rewrite.theirs]
         own = {name: rest.pop(name) for name in names if name in rest}
         repeats = {name: rest.pop(name) for name in head.repeats if name in rest}
-        if not own and not repeats and not any(name in head.architectures for name in architectures):
+        named = any(choice.name in architectures for choice in family.pretraining if head.loss in choice.losses)
+        if not own and not repeats and (head.key_map or not named):  # a head without tensors has only a name
             continue
         problem = _why_not(head, own, repeats, body, encoder)
         if problem is not None:
@@ -82,11 +89,11 @@ def _read_heads(
         with torch.device("meta"):
             objective = head.objective(**arguments)
             objective.bind(encoder)
-        without = generator.PREFIXES if head.loss == generator.LOSS else ()
+        without = GENERATOR_PREFIXES if head.loss == RTD else ()
         shapes = expected_tensors(objective, head.key_map, num_heads=None, prefix=f"{head.loss}.", without=without)
         check_tensors(own, shapes, source=source)
         tensors.update(to_ours(own, head.key_map))
-        if head.loss != generator.LOSS:
+        if head.loss != RTD:
             nodes[head.loss] = {"_target_": target_of(head.objective), **arguments}
     if rest:
         more = f" and {len(rest) - _MAX_NAMES} more" if len(rest) > _MAX_NAMES else ""
@@ -104,12 +111,12 @@ def _why_not(
     body: Mapping[str, Tensor],
     encoder: Encoder,
 ) -> str | None:
-    """Return the reason why a head in the checkpoint cannot be used; None if it can."""
+    """Explain why a head in the checkpoint cannot be used; None if it can."""
     missing = [name for rewrite in head.key_map for name in rewrite.theirs if name not in own]
     if missing:
         return f"these tensors are missing: {', '.join(missing)}"
     if head.objective.uses_pooler and encoder.pooler is None:
-        return "it needs a pooler, but the checkpoint has none"
+        return "this head needs a pooler, but the checkpoint has none"
     for name, tensor in repeats.items():
         original = {**body, **own}[head.repeats[name]]
         same = original.shape == tensor.shape and original.dtype == tensor.dtype
@@ -123,9 +130,9 @@ class _Index(TypedDict):
 
 
 def read_weight_files(folder: Path) -> dict[str, Tensor]:
-    """Read all tensors of a published folder to the CPU, from ``model.safetensors`` or else ``pytorch_model.bin``."""
+    """Read all tensors of a published folder from ``model.safetensors`` or, if missing, ``pytorch_model.bin``."""
     for name in FILES:
-        read = _read_safetensors if name.endswith(".safetensors") else _read_pickle
+        read = partial(read_tensors, error=CheckpointError) if name.endswith(".safetensors") else _read_pickle
         if (folder / name).is_file():
             return read(folder / name)
         index = folder / f"{name}.index.json"
@@ -134,37 +141,25 @@ def read_weight_files(folder: Path) -> dict[str, Tensor]:
     others = sorted(
         path.name for path in folder.iterdir() if path.suffix in (".h5", ".msgpack", ".ckpt", ".onnx", ".gguf")
     )
-    hint = (
-        f"; {', '.join(others)} has the format of another program: save the model with transformers" if others else ""
-    )
+    hint = f"; lmtransfer cannot read {', '.join(others)}: save the model with transformers" if others else ""
     raise CheckpointError(f"{folder}: holds no weights ({' or '.join(FILES)}, whole or sharded){hint}")
-
-
-def _read_safetensors(path: Path) -> dict[str, Tensor]:
-    check_tensor_file(path, error=CheckpointError)
-    try:
-        return load_file(path)
-    except (SafetensorError, OSError, ValueError) as error:
-        raise CheckpointError(
-            f"{path}: is damaged or incomplete, or is not a safetensors file: {error}; download it again"
-        ) from error
 
 
 def _read_pickle(path: Path) -> dict[str, Tensor]:
     try:
-        with warnings.catch_warnings(action="ignore"):  # they concern the content, which is checked below
+        with warnings.catch_warnings(action="ignore"):  # the warnings concern the content, which is checked below
             content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a broken or hostile pickle can raise any exception; each becomes one message
         code = re.search(r"GLOBAL\s+([\w.]+)", str(error))
         if code is not None:
             raise CheckpointError(
-                f"{path}: contains code that would run on loading ({code.group(1)}), which weights do not need, so "
-                "lmtransfer does not load the file. If you trust its source, save the model as safetensors there"
+                f"{path}: loading this file would run code ({code.group(1)}), which weights do not need, so lmtransfer "
+                "does not load it. If you trust the file, load it where it was made, and save the model as safetensors"
             ) from error
         (reason, *_) = str(error).splitlines() or [""]
         raise CheckpointError(
             f"{path}: is damaged or incomplete, or holds other things than tensors ({type(error).__name__}: {reason}); "
-            "download it again, or save the model as safetensors at its source"
+            "download it again, or save the model as safetensors"
         ) from error
     if not isinstance(content, Mapping) or not all(isinstance(name, str) for name in content):
         raise CheckpointError(
@@ -186,7 +181,8 @@ def _read_shards(index: Path, read: Callable[[Path], dict[str, Tensor]]) -> dict
     outside = [shard for shard in shards if Path(shard).name != shard or "\\" in shard or shard in ("", ".", "..")]
     if outside:
         raise CheckpointError(
-            f"{index}: may name only files in its own folder, but names {', '.join(outside[:5])}; download it again"
+            f"{index}: names files outside its own folder, which is not allowed: {', '.join(outside[:5])}; download it "
+            "again"
         )
     missing = [shard for shard in shards if not (index.parent / shard).is_file()]
     if missing:
@@ -210,16 +206,15 @@ class PublishedCheckpoint:
     """A published checkpoint, converted to our names.
 
     Attributes:
-        objectives: tensors of the pretraining heads, such as ``mlm.dense.weight``, including heads of an incomplete
-            objective (ELECTRA's discriminator without its generator).
+        objectives: tensors of the pretraining heads, such as ``mlm.dense.weight``, including those of incomplete
+            objectives (ELECTRA's discriminator without its generator).
     """
 
     model: dict[str, Any]
     vocab_size: int  #: number of rows of the token embedding; 0 if the encoder reads characters
-    encoder: dict[str, Tensor]  #: tensors of the encoder, by our names; a tensor that layers share occurs once
+    encoder: dict[str, Tensor]  #: the encoder's tensors by our names; a tensor that layers share occurs once
     objectives: dict[str, Tensor]
-    losses: tuple[str, ...]  #: the objectives whose heads are complete
-    loss_arguments: dict[str, dict[str, Any]]
+    losses: dict[str, dict[str, Any]]  #: the component nodes of the objectives whose heads are complete
     config: dict[str, Any]
     notes: tuple[str, ...]
 
@@ -237,11 +232,11 @@ def _read(folder: Path, *, generators: bool) -> PublishedCheckpoint:
     source = folder / "config.json"
     config = read_json(source, dict[str, Any], error=CheckpointError, finite=False)
     family = family_of_config(config, source=str(source))
-    notes = [f"config.json: {key} names custom code, which is ignored" for key in _CODE if key in config]
+    notes = [f"config.json: {key} names custom code, which lmtransfer ignores" for key in _CODE if key in config]
     settings = family.quirks.read_config(config)
     arguments, vocab_size = _arguments(family, settings, source, notes)
     body, heads = _split(family, _unwrap(family, _rename(read_weight_files(folder)), folder, notes))
-    if family.pooler:
+    if family.pooler_names:
         arguments["pooler"] = any(name in body for name in family.pooler_names)
     body = family.quirks.read_tensors(body, arguments, settings, notes)
     heads = family.quirks.read_heads(heads, settings)
@@ -251,46 +246,44 @@ def _read(folder: Path, *, generators: bool) -> PublishedCheckpoint:
     check_tensors(body, expected, source=str(folder))
     types = sorted({str(tensor.dtype).removeprefix("torch.") for tensor in body.values()} - {"float32"})
     if types:
-        notes.append(f"the weights are {', '.join(types)}: lmtransfer stores and trains them as float32")
+        notes.append(f"the weights are {', '.join(types)}; lmtransfer stores and trains them in float32")
     tensors, nodes = _read_heads(
         family, settings, encoder=encoder, body=body, heads=heads, source=str(folder), notes=notes
     )
     published = PublishedCheckpoint(
-        model={"_target_": family.target, **arguments},
+        model={"_target_": target_of(family.encoder), **arguments},
         vocab_size=vocab_size,
         encoder=to_ours(body, family.key_map),
         objectives=tensors,
-        losses=tuple(nodes),
-        loss_arguments=nodes,
+        losses=nodes,
         config=config,
         notes=tuple(notes),
     )
-    if generators and any(name.startswith(f"{generator.LOSS}.") for name in tensors):
+    if generators and any(name.startswith(f"{RTD}.") for name in tensors):
         return _with_generator(published, folder)
     return published
 
 
 def _with_generator(published: PublishedCheckpoint, folder: Path) -> PublishedCheckpoint:
-    """Add the generator from its subfolder; if it is missing or does not fit, add a note."""
-    loss, place = generator.LOSS, folder / generator.FOLDER
-    warning = f"the head of {loss} is incomplete without its generator"
+    """Add the generator from its subfolder, or add a note if the generator is missing or does not match the encoder."""
+    place = folder / GENERATOR_FOLDER
+    warning = f"{RTD} is incomplete without its generator"
     if not (place / "config.json").is_file():
-        note = f"{warning}: put the generator into the subfolder {generator.FOLDER} to continue pretraining with {loss}"
+        note = f"{warning}: put the generator into the subfolder {GENERATOR_FOLDER} to continue pretraining with {RTD}"
         return replace(published, notes=(*published.notes, note))
     other = _read(place, generators=False)
-    result = generator.join_generator(published.model, published.encoder, other.model, other.encoder, other.objectives)
+    result = join_generator(published.model, published.encoder, other.model, other.encoder, other.objectives)
     if isinstance(result, str):
-        note = f"{warning}, and the generator in {generator.FOLDER} does not fit: {result}"
+        note = f"{warning}, and the model in {GENERATOR_FOLDER} is not the generator of this encoder: {result}"
         return replace(published, notes=(*published.notes, note))
     tensors, size = result
-    mlm = other.loss_arguments["mlm"]
+    mlm = other.losses["mlm"]
     node = {"_target_": target_of(ReplacedTokenDetection), **{key: mlm[key] for key in ("activation", "norm_eps")}}
     return replace(
         published,
         objectives=published.objectives | tensors,
-        losses=(*published.losses, loss),
-        loss_arguments=published.loss_arguments | {loss: node | {"generator_size": size}},
-        notes=(*published.notes, *(f"{generator.FOLDER}: {note}" for note in other.notes)),
+        losses=published.losses | {RTD: node | {"generator_size": size}},
+        notes=(*published.notes, *(f"{GENERATOR_FOLDER}: {note}" for note in other.notes)),
     )
 
 
@@ -306,15 +299,14 @@ def _read_elmo(folder: Path) -> PublishedCheckpoint:
         vocab_size=0,
         encoder=tensors,
         objectives={},
-        losses=(),
-        loss_arguments={},
+        losses={},
         config=options,
-        notes=("the published files have no softmax over words: only the encoder is imported",),
+        notes=("only the encoder is imported, because the published files lack the softmax over words",),
     )
 
 
 def read_task_head(folder: Path, *, kind: TaskKind) -> dict[str, Tensor]:
-    """Read the tensors of a task's head by our names; the inverse of ``to_published_files``."""
+    """Read the tensors of a task's head, and return them by our names."""
     config = read_json(Path(folder) / "config.json", dict[str, Any], error=CheckpointError, finite=False)
     family = family_of_config(config, source=str(Path(folder) / "config.json"))
     task = family.task(kind)
@@ -335,13 +327,13 @@ def _arguments(family: Family, config: Mapping[str, Any], source: Path, notes: l
     if not isinstance(vocab_size, int) or isinstance(vocab_size, bool) or not 0 < vocab_size < 2**31:
         problems.append(f"vocab_size={vocab_size!r} is not allowed: it must be a whole number above 0")
     if problems:
-        raise CheckpointError(list_problems(f"{source}: lmtransfer cannot build this encoder:", problems))
+        raise CheckpointError(list_problems(f"{source}: lmtransfer does not support this encoder:", problems))
     notes.extend(f"config.json: {remark}" for remark in remarks)
     return arguments, cast(int, vocab_size)
 
 
 def _rename(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Rename the gamma and beta of LayerNorms, which old files have from TensorFlow, to weight and bias."""
+    """Rename gamma and beta of LayerNorms, TensorFlow's names in old files, to weight and bias."""
     suffixes = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
     renamed = {}
     for name, tensor in tensors.items():
@@ -351,7 +343,7 @@ def _rename(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _unwrap(family: Family, tensors: Mapping[str, Tensor], folder: Path, notes: list[str]) -> dict[str, Tensor]:
-    """Remove wrappers' parts of tensor names, and a prefix of all names if the model was saved inside another module.
+    """Remove from tensor names what wrappers added, and the prefix of a surrounding module.
 
     ``torch.compile`` adds ``_orig_mod.`` to the modules that it compiles, ``DistributedDataParallel`` adds the prefix
     ``module.``, and training programs add prefixes of their own.
@@ -368,14 +360,14 @@ def _unwrap(family: Family, tensors: Mapping[str, Tensor], folder: Path, notes: 
         example = f", but not {others[0]}" if others else ""
         raise CheckpointError(
             f"{folder}: the tensors of the encoder have the prefix {' or '.join(map(repr, sorted(outer)))}{example}: "
-            "save the encoder alone, or remove the prefix from the names of its tensors"
+            "save the encoder alone, or remove the prefix from its tensor names"
         )
-    notes.append(f"the prefix {prefix!r} of all tensor names is removed")
+    notes.append(f"the prefix {prefix!r} was removed from all tensor names")
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
 
 
 def _split(family: Family, tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Separate the encoder's tensors, without their prefix, from those of heads."""
+    """Separate the encoder's tensors, by names without the prefix, from the tensors of heads."""
     if any(name.startswith(family.prefix) for name in tensors):
         body = {name: name.removeprefix(family.prefix) for name in tensors if name.startswith(family.prefix)}
     else:
@@ -395,7 +387,7 @@ def _split(family: Family, tensors: Mapping[str, Tensor]) -> tuple[dict[str, Ten
 
 
 def skeleton(encoder: type[Encoder], arguments: Mapping[str, Any], *, vocab_size: int, source: str) -> Encoder:
-    """Build an encoder on the meta device, which allocates no memory, to get the shapes of its tensors."""
+    """Build an encoder on the meta device, which allocates no memory; only its tensor names and shapes are needed."""
     try:
         with torch.device("meta"):
             return encoder(vocab_size=vocab_size, **arguments)

@@ -17,8 +17,8 @@ from lmtransfer.config.config_files import drop_null_groups
 from lmtransfer.config.short_forms import expand_task_groups
 from lmtransfer.config.sweep_names import in_sweep
 from lmtransfer.errors import ConfigError
-from lmtransfer.launch.command import run_once
-from lmtransfer.launch.sweep import run_by_hydra
+from lmtransfer.launch.run_once import run_once
+from lmtransfer.launch.run_sweep import run_by_hydra
 
 #: Hydra supports one running command per process, so calls from several threads wait for each other.
 _one_call = threading.RLock()

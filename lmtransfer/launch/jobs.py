@@ -1,7 +1,7 @@
 """Jobs: commands that produce results, each of which starts when the jobs that it needs have finished.
 
 Seeds, learning rate tries, and the runs of a study are jobs. A job whose result exists is skipped. An unfinished job is
-resumed by its own command. Each job runs in its own process, on this machine or as a cluster job.
+resumed by its own command. Each job runs in its own process, on this machine or as a cluster job (through submitit).
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class Process(Protocol):
         """Release the job's resources; if it is still running, ask it to save and stop."""
 
 
-#: Called with a job that has ended, its seconds, and whether it was resumed; returns the seconds to print.
+#: Called with a job that has ended, its duration in seconds, and whether it was resumed; returns the seconds to print.
 Record = Callable[[Job, float, bool], float]
 
 
@@ -147,7 +147,7 @@ def run_jobs(
 ) -> dict[str, str]:
     """Run the unfinished jobs; a failed job stops only those that need it.
 
-    On Ctrl-C (even if repeated), SIGTERM or SIGHUP, if a job is interrupted by itself, or if this process dies, each
+    On Ctrl-C (even if repeated), SIGTERM or SIGHUP, if a single job is interrupted, or if this process dies, each
     running job is asked to save and stop, and no other job starts.
 
     Args:

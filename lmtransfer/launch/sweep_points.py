@@ -35,7 +35,7 @@ _MAX_POINTS = 40
 
 @dataclass(frozen=True, slots=True)
 class SweepPlan:
-    """The facts about a sweep that are known in advance; sent to the processes of its points.
+    """The facts about a sweep that are known in advance; the processes of its points receive a copy.
 
     Attributes:
         total: number of points; None if only the sweeper knows it.
@@ -84,7 +84,7 @@ def plan_of(primary: str, words: Sequence[str], *, config_dir: str | None = None
 
 
 def points_of(words: Sequence[str], config: DictConfig) -> Iterator[list[str]]:
-    """Yield the overrides of each point of a sweep by Hydra's own sweeper; nothing if only the sweeper knows them."""
+    """Yield the overrides of each point of a sweep by Hydra's basic sweeper; nothing for other sweepers."""
     if config.hydra.runtime.choices["hydra/sweeper"] != "basic":
         return
     in_force = _in_force([*_of_config(config), *map(overrides.parse, words)])
@@ -133,7 +133,7 @@ class SweepPoint:
 
     Attributes:
         run_dir: the run directory, if any.
-        seconds: how long it took; None if it had finished before the sweep started.
+        seconds: duration of the run; None if the run had finished before the sweep started.
     """
 
     number: int
@@ -165,7 +165,7 @@ def read_points(folder: Path) -> list[SweepPoint]:
 
 
 @contextmanager
-def exchange_folder(plan: SweepPlan) -> Iterator[Path]:
+def shared_folder(plan: SweepPlan) -> Iterator[Path]:
     """Create a folder that all points of a sweep can write; remove it at the end.
 
     On a cluster the folder is in ``output_root``, which all machines can see. If the block raises, the folder stays
@@ -194,7 +194,7 @@ def _remove(folder: Path) -> None:
 
 
 def launcher_error(plan: SweepPlan, error: BaseException, folder: Path) -> LmtransferError:
-    """Return the error for a launcher that failed, for example because a worker was killed, or that was interrupted."""
+    """Return the error for a launcher that failed (for example, because a worker was killed) or was interrupted."""
     message = " ".join(str(error).split(". ")[0].split()) or type(error).__name__
     if type(error).__name__ == "TerminatedWorkerError":
         message = "a process of the sweep was killed, possibly for lack of memory: lower hydra.launcher.n_jobs"
@@ -265,7 +265,7 @@ def watch_points(plan: SweepPlan, folder: Path, *, every: float = 2.0) -> Iterat
 
 
 def points_table(plan: SweepPlan, points: Sequence[SweepPoint]) -> ReportTable:
-    """Build a table with a row for each point: its label, its state, its main score and its duration."""
+    """Build a table with the label, state, main score and duration of each point."""
     from lmtransfer.reporting.table import plain_table
 
     ended = {point.number: point for point in points}

@@ -25,10 +25,9 @@ class AlbertEncoder(TransformerEncoder):
 
     Args:
         embedding_dim: width E of the embeddings; a linear layer projects them to D.
-        share: which weights the layers share: "all", "attention" or "ffn" (each with the LayerNorm of its branch), or
-            "none".
-        norm: "post" is the published model; "pre" trains at higher learning rates. The embeddings are normalized in
-            both.
+        share: the weights that the layers share: "all", "attention" or "ffn" (each with the LayerNorm of its branch),
+            or "none".
+        norm: "post" is the published model; "pre" trains at higher learning rates. Both normalize the embeddings.
     """
 
     attention = "bidirectional"
@@ -75,7 +74,7 @@ class AlbertEncoder(TransformerEncoder):
 
 
 def share_layers(stack: TransformerStack, share: Sharing) -> None:
-    """Replace the modules of all other layers by those of the first layer."""
+    """Replace the shared modules of all later layers by those of the first layer."""
     parts = {
         "all": ("attention", "attention_norm", "feed_forward", "feed_forward_norm"),
         "attention": ("attention", "attention_norm"),

@@ -17,9 +17,9 @@ from lmtransfer.data.batch import PackedBatch
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.models.layers.char_cnn import CharacterCnn
 
-#: The tokens on which the state of a token depends: all ("bidirectional"), itself and those before it ("causal"),
-#: itself and those after it ("backward"), a causal half followed by a backward half of the same width ("concatenated":
-#: ELMo), or only itself ("none": static word vectors).
+#: The tokens on which the state of a token depends: all tokens ("bidirectional"), itself and the tokens before it
+#: ("causal"), itself and the tokens after it ("backward"), or only itself ("none": static word vectors). With
+#: "concatenated" (ELMo), a causal half is followed by a backward half of the same width.
 Direction = Literal["bidirectional", "causal", "backward", "concatenated", "none"]
 
 
@@ -28,8 +28,8 @@ class FamilyHead:
     """How a family's published classifier reads the last layer of a sequence.
 
     Attributes:
-        hidden_activation: activation of a new dense layer of the encoder's width before the output layer; None for no
-            such layer.
+        hidden_activation: activation of a new dense layer, as wide as the encoder, before the output layer; None for
+            no such layer.
     """
 
     token: Literal["first", "last", "mean"]
@@ -39,10 +39,10 @@ class FamilyHead:
 
 @dataclass(frozen=True, slots=True)
 class OutputPositions:
-    """The positions at which the last layer is needed; an encoder need not compute it elsewhere.
+    """The positions at which the last layer is needed; an encoder may skip all other positions there.
 
     Attributes:
-        counts: number of these positions in each of the B sequences, as Python integers.
+        counts: number of these positions in each of the B sequences.
     """
 
     positions_N: Tensor
@@ -50,7 +50,7 @@ class OutputPositions:
 
     @classmethod
     def of(cls, positions_N: np.ndarray, cu_seqlens: np.ndarray) -> OutputPositions:
-        """Build from ascending positions and the offsets of the batch (numpy, on the host)."""
+        """Create an instance from ascending positions and the offsets of the batch (numpy arrays on the host)."""
         edges = np.searchsorted(positions_N, cu_seqlens)
         return cls(torch.from_numpy(positions_N.astype(np.int64)), tuple(int(n) for n in np.diff(edges)))
 
@@ -64,9 +64,9 @@ class EncoderOutput:
     """The output of an encoder.
 
     Attributes:
-        layers: ``num_layers + 1`` tensors of shape (T, D); layer 0 is the embedding layer. If the call had
-            ``output_positions``, the last tensor has shape (N, D) and contains only those positions.
-        recurrent_state: state for the next contiguous batch (LSTM state, Transformer-XL memory), or None.
+        layers: ``num_layers + 1`` tensors of shape (T, D); layer 0 is the embedding layer. With ``output_positions``,
+            the last tensor contains only these positions, (N, D).
+        recurrent_state: state for the next contiguous batch (LSTM state or Transformer-XL memory), or None.
     """
 
     layers: tuple[Tensor, ...]
@@ -74,7 +74,7 @@ class EncoderOutput:
 
     @property
     def last(self) -> Tensor:
-        """The last layer."""
+        """The output of the last layer."""
         return self.layers[-1]
 
 
@@ -85,17 +85,19 @@ class Encoder(nn.Module):
     ``token_embedding``: a submodule, a property, or None. The other attributes and methods are optional.
 
     Args:
-        dim: width D of every layer that it returns.
+        dim: width D of every layer.
 
     Attributes:
         attention: which tokens a token may see, unless the batch states this for each row; see ``attend``.
         attentions: the values that ``attend`` can set, starting with the class's default; empty if ``attention`` cannot
             be changed.
         token_embedding: the input embedding, which objectives may tie; None if the encoder reads words as characters.
-        pooler: the published pooler of the family over [CLS] (a module (B, D) -> (B, D)), or None.
-        reads_characters: whether it reads words as characters, ``PackedBatch.chars_TC``.
-        reads_padded: whether it can read ``models.padded.PaddedRows``, with the same results as for packed sequences,
-            as an exported graph requires.
+        pooler: the family's published pooler of the [CLS] state, a module (B, D) -> (B, D), or None.
+        reads_characters: whether the encoder reads words as characters, ``PackedBatch.chars_TC``.
+        reads_padded: whether the encoder can read ``models.padded.PaddedRows`` with the same results as packed
+            sequences, as an exported graph requires.
+        compiles: whether ``models.execution.compile_blocks`` may compile the encoder's blocks.
+        has_two_streams: whether the encoder defines ``two_stream``.
     """
 
     attention: Direction
@@ -119,7 +121,7 @@ class Encoder(nn.Module):
 
         @property
         def token_embedding(self) -> nn.Embedding | None:
-            """The input embedding; see the attributes of the class."""
+            """The input embedding, or None."""
 
         def __call__(
             self, batch: PackedBatch, recurrent_state: Any = None, output_positions: OutputPositions | None = None
@@ -132,14 +134,14 @@ class Encoder(nn.Module):
         """Encode a batch.
 
         Args:
-            recurrent_state: state returned by the pass over the previous batch, from which this pass continues; None
-                for no state.
-            output_positions: where the last layer is needed; None for everywhere.
+            recurrent_state: state returned by the pass over the previous batch, which this pass continues; None for no
+                state.
+            output_positions: the positions at which the last layer is needed; None for all.
         """
         raise NotImplementedError
 
     def attend(self, attention: Direction) -> None:
-        """Set which tokens a token may see from now on; weights do not depend on this."""
+        """Set which tokens a token may see from now on; the weights do not depend on this setting."""
         if attention != self.attention and attention not in self.attentions:
             supported = " or ".join(self.attentions or (self.attention,))
             raise ConfigError(f"{type(self).__name__} supports {supported} attention, not {attention} attention")
@@ -151,7 +153,7 @@ class Encoder(nn.Module):
         return self.attention == "causal"
 
     def check_length(self, batch: PackedBatch) -> None:
-        """Reject a sequence that is too long; otherwise it would cause an index error deep in a kernel."""
+        """Reject sequences that are too long, which would otherwise cause an index error deep in a kernel."""
         if batch.max_seqlen > self.max_length:
             raise DataError(
                 f"a sequence of {batch.max_seqlen} tokens is longer than model.max_length={self.max_length}: "
@@ -159,9 +161,9 @@ class Encoder(nn.Module):
             )
 
     def blocks(self) -> list[nn.Module]:
-        """Return the repeated layers; each is one unit for unfreezing, layer-wise rates, Muon and ``torch.compile``.
+        """Return the repeated layers, the units of unfreezing, layer-wise learning rates, Muon and ``torch.compile``.
 
-        By default these are the members of the innermost module lists.
+        By default, these are the members of the innermost module lists.
         """
         members = [block for stack in self.modules() if isinstance(stack, nn.ModuleList) for block in stack]
         return [block for block in members if not any(isinstance(part, nn.ModuleList) for part in block.modules())]
@@ -175,8 +177,8 @@ class Encoder(nn.Module):
         """Create a smaller encoder (ELECTRA's generator); None if this encoder cannot create one.
 
         Args:
-            size: width of the generator divided by the width of this encoder, above 0 and at most 1; the number of
-                layers is the same.
+            size: width of the generator divided by the width of this encoder, above 0 and at most 1; both have the same
+                number of layers.
             own_embeddings: whether the generator gets a copy of the embeddings instead of sharing them.
             copied_layers: whether the layers start as copies of this encoder's layers; otherwise they are random.
         """
@@ -185,16 +187,15 @@ class Encoder(nn.Module):
     def two_stream(
         self, batch: PackedBatch, *, order_T: Tensor, output_positions: OutputPositions, recurrent_state: Any = None
     ) -> EncoderOutput:
-        """Encode in a factorization order (Yang et al. 2019, section 2.3), if it ``has_two_streams``.
+        """Encode in a factorization order (Yang et al. 2019, section 2.3); only if ``has_two_streams``.
 
         Args:
             order_T: rank of each token in the order, int64. All tokens see the tokens of rank 0; a token of rank k is
                 seen by itself and by tokens of higher rank.
-            output_positions: positions of the query stream, which do not see themselves.
+            output_positions: positions of the query stream, which do not see their own tokens.
 
         Returns:
-            The layers of the content stream below the last layer, (T, D) each; then the last layer of the query stream,
-            (N, D).
+            All layers of the content stream but the last, (T, D) each; then the last layer of the query stream, (N, D).
         """
         raise NotImplementedError
 
@@ -203,7 +204,8 @@ class Encoder(nn.Module):
 
         Args:
             length: maximum number of tokens in the memory, from now on.
-            same_length: each token sees at most ``length`` tokens, itself included, so that the last token of a
+            clamp_length: distance to which larger distances are reduced; None for no change.
+            same_length: whether each token sees at most ``length`` tokens, itself included, so that the last token of a
                 segment has no more context than the first.
         """
         raise ConfigError(
@@ -212,12 +214,12 @@ class Encoder(nn.Module):
         )
 
     def input_rows(self, token: int, character_ids: np.ndarray | None) -> tuple[nn.Embedding, list[int]] | None:
-        """Return a token's input table and its rows in that table, in order; None if the encoder has no table."""
+        """Return the embedding table and the rows of a token in this table, in order; None if there is no table."""
         return None if self.token_embedding is None else (self.token_embedding, [token])
 
 
 def encoders_in(module: nn.Module) -> list[Encoder]:
-    """Return the encoders of a learner, each once; an encoder inside another encoder is not listed."""
+    """Return the encoders of a learner, each once, without the encoders inside them."""
     if isinstance(module, Encoder):
         return [module]
     return list(dict.fromkeys(encoder for child in module.children() for encoder in encoders_in(child)))

@@ -15,7 +15,7 @@ from lmtransfer.models.transformer import NormPlace, TransformerEncoder, Transfo
 
 
 class Pooler(nn.Module):
-    """BERT's pooler: a tanh layer over the state of [CLS]."""
+    """BERT's pooler: a dense tanh layer on the state of [CLS]."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -27,7 +27,7 @@ class Pooler(nn.Module):
 
 
 def pooler_head(pooler: bool) -> FamilyHead:
-    """Return the published classifier of BERT and ALBERT: on the pooler, or on a new layer of the same form."""
+    """Describe the published classifier of BERT and ALBERT, which reads the pooler or a new layer of the same form."""
     return (
         FamilyHead(token="first", uses_pooler=True) if pooler else FamilyHead(token="first", hidden_activation="tanh")
     )
@@ -41,7 +41,7 @@ class BertEncoder(TransformerEncoder):
     Args:
         norm: "post" is the published model; "pre" has the structure of MegatronBert (Shoeybi et al. 2019), which trains
             at higher learning rates.
-        pooler: add the tanh layer over [CLS]; without it a classifier gets a new layer of the same form.
+        pooler: add the pooler; without a pooler, classifiers get a new layer of the same form.
     """
 
     attention = "bidirectional"

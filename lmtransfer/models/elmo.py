@@ -25,11 +25,11 @@ from lmtransfer.models.layers.lstm import LstmState, ProjectedLstm, TimeMajor
 
 @dataclass(frozen=True, slots=True)
 class LstmSettings:
-    """The settings that the layers of both directions share.
+    """The settings of the layers in both directions.
 
     Attributes:
         dim: width D of both directions together; even.
-        cell_dim: number of cells of each layer and direction; more than D / 2, to which they are projected.
+        cell_dim: number of cells in each layer and direction; more than D / 2, the width to which they are projected.
     """
 
     dim: int
@@ -43,7 +43,7 @@ class LstmSettings:
     def __post_init__(self) -> None:
         if self.dim % 2:
             raise ConfigError(
-                f"model.dim={self.dim} is odd: it is the width of two directions side by side; use {self.dim + 1}"
+                f"model.dim={self.dim} is odd, but must be twice the width of a direction: use {self.dim + 1}"
             )
         if self.cell_dim <= self.dim // 2:
             raise ConfigError(
@@ -74,7 +74,7 @@ class LstmStack(nn.Module):
     def forward(
         self, words_TP: Tensor, order: TimeMajor, states: tuple[LstmState, ...] | None = None
     ) -> tuple[list[Tensor], tuple[LstmState, ...]]:
-        """Read sequences.
+        """Run the layers.
 
         Returns:
             The output of each layer, (T, P) in time-major order; and the state of each layer after the last token of
@@ -82,10 +82,10 @@ class LstmStack(nn.Module):
         """
         hidden = words_TP.index_select(0, order.order_T)
         outputs, after = [], []
-        for number, layer in enumerate(self.layers):
+        for depth, layer in enumerate(self.layers):
             inputs = self.dropout(hidden)
-            hidden, state = layer(inputs, order, None if states is None else states[number])
-            if number and self.skip_connections:
+            hidden, state = layer(inputs, order, None if states is None else states[depth])
+            if depth and self.skip_connections:
                 hidden = hidden + inputs
             outputs.append(hidden)
             after.append(state)
@@ -93,7 +93,7 @@ class LstmStack(nn.Module):
 
 
 class BidirectionalLstm(nn.Module):
-    """Forward and backward stacks side by side (Peters et al. 2018, section 3.1)."""
+    """A forward and a backward stack of LSTM layers side by side (Peters et al. 2018, section 3.1)."""
 
     def __init__(self, settings: LstmSettings) -> None:
         super().__init__()
@@ -110,12 +110,12 @@ class BidirectionalLstm(nn.Module):
         backward_states: tuple[LstmState, ...] | None = None,
         output_positions: OutputPositions | None = None,
     ) -> tuple[tuple[Tensor, ...], tuple[LstmState, ...], tuple[LstmState, ...]]:
-        """Read sequences.
+        """Run both stacks.
 
         Returns:
-            The layers: the word vectors twice, then both directions of each LSTM layer side by side, (T, D) each; the
-            last is (N, D) with ``output_positions``. Then the states of the forward layers after the last tokens, and
-            the states of the backward layers before the first tokens.
+            The outputs: two copies of the word vectors, then both directions of each LSTM layer side by side, (T, D)
+            each; with ``output_positions``, the last output is (N, D). Then the final states of the forward layers, and
+            the final states of the backward layers, at the first tokens.
         """
         device = words_TP.device
         orders = [TimeMajor.of(batch.lengths, backward=backward, device=device) for backward in (False, True)]
@@ -135,8 +135,8 @@ class BidirectionalLstm(nn.Module):
 class BilmEncoder(Encoder):
     """Word vectors, then LSTMs in both directions: the base class of ELMo's encoders.
 
-    Layer 0 is the word vector twice, so that all layers have the width D = 2 P. The recurrent state holds the states
-    of the forward layers. A subclass creates ``lstms`` in ``__init__``.
+    Layer 0 contains each word vector twice, so that all layers have the width D = 2 P. The recurrent state consists of
+    the states of the forward layers. A subclass creates ``lstms`` in ``__init__``.
     """
 
     attention = "concatenated"
@@ -163,7 +163,7 @@ class BilmEncoder(Encoder):
 
 
 def _states_of(recurrent_state: Any, batch: PackedBatch) -> tuple[LstmState, ...] | None:
-    """Return the states from ``_carry_of``, with one row per sequence of the batch: filler starts from zeros."""
+    """Return the states from ``_carry_of`` for all sequences of the batch; filler sequences start from zeros."""
     if recurrent_state is None:
         return None
     filler = batch.num_sequences - batch.num_real
@@ -187,9 +187,9 @@ class ElmoEncoder(BilmEncoder):
     text has not been read yet.
 
     Args:
-        vocab_size: number of words in the softmax of the objective; the encoder can read any word.
-        cell_clip: largest magnitude of a cell, 3 in the published models; None for no limit, and the fused LSTM on
-            CUDA.
+        vocab_size: number of words that the objective predicts; the encoder can read any word.
+        cell_clip: maximum magnitude of a cell, 3 in the published models; None for no limit, which allows the fused
+            LSTM on CUDA.
     """
 
     token_embedding = None
@@ -237,9 +237,9 @@ class ElmoEncoder(BilmEncoder):
 
 
 class ElmoSubwordEncoder(BilmEncoder):
-    """``ElmoEncoder`` with a token embedding of width D / 2 instead of characters; this variant is our own.
+    """``ElmoEncoder`` with a token embedding of width D / 2 instead of characters, a variant of our own.
 
-    The embedding is initialized from a normal distribution of variance 2 / D, so that it can also be the output matrix.
+    The embedding is initialized from a normal distribution of variance 2 / D, which also suits an output matrix.
     """
 
     token_embedding: nn.Embedding

@@ -1,4 +1,4 @@
-"""How encoders run in training: compiled, with recomputed activations, with a residual stream in another format."""
+"""How encoders run in training: compilation, activation checkpointing, and the dtype of the residual stream."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from torch.utils.checkpoint import checkpoint
 
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.base import encoders_in
-from lmtransfer.models.layers.attention.layout import AttentionLayer
+from lmtransfer.models.layers.attention.self_attention import AttentionLayer
 from lmtransfer.models.layers.building_blocks import InputEmbeddings, ResidualNorm, ResidualStream
 from lmtransfer.models.layers.cross_entropy import compile_losses
 
-#: Maximum number of compiled versions of the code of a block class, beyond which blocks run without compilation: one
-#: for each shape and kind of block. A generator, the last layer and a few batch sizes exceed PyTorch's own limit of 8.
+#: Maximum number of compiled versions of a block class, one for each shape and kind of block; beyond it, blocks run
+#: without compilation. A generator, the last layer and a few batch sizes exceed PyTorch's own limit of 8.
 _VERSIONS = 64
 
 
 def compile_blocks(learner: nn.Module) -> None:
-    """Compile the embeddings, each block (separately, once for each input shape), and on CUDA the cross entropies.
+    """Compile the embeddings, each block (once for each input shape) and, on CUDA, the cross entropies.
 
-    Dense attention blocks are not compiled. Encoders with ``compiles=False`` (relative positions) run without
-    compilation. In LSTMs, only the time steps on CUDA are compiled.
+    Attention in dense blocks and encoders with ``compiles=False`` (relative positions) are not compiled. In LSTMs, only
+    the time steps on CUDA are compiled.
     """
     import torch._dynamo
 
@@ -41,11 +41,10 @@ def compile_blocks(learner: nn.Module) -> None:
 
 
 def _keep_by_instructions() -> None:
-    """Use a cache folder for compiled code that is named after the CPU's instruction set.
+    """Cache compiled code in a subfolder that is named after the CPU's instruction set.
 
-    It is a subfolder of the compiler's or the user's cache folder. The compiler looks up compiled code by its source
-    only, but machines can share a cache folder, and a virtual machine can present a different CPU. Code compiled for
-    AVX2 that then runs as AVX-512 code writes beyond its buffers.
+    The compiler looks up compiled code by its source only. Machines can share a cache folder, however, and the CPU of a
+    virtual machine can change. Code compiled for another instruction set can write beyond its buffers.
     """
     from torch._inductor.runtime.cache_dir_utils import cache_dir
 
@@ -56,12 +55,12 @@ def _keep_by_instructions() -> None:
 
 
 def checkpoint_activations(learner: nn.Module) -> None:
-    """Store only the inputs of each block with attention; the backward pass computes the block a second time.
+    """Store only the inputs of each attention block; the backward pass computes the block a second time.
 
-    This is activation checkpointing (Chen et al. 2016, https://arxiv.org/abs/1604.06174) with one segment per layer. It
-    takes up to a third more time. The second computation repeats the random numbers of the first, so losses and
-    gradients do not change. Call this after ``compile_blocks``: both computations must run the same code, because
-    compiled code draws other random numbers than uncompiled code.
+    This is activation checkpointing (Chen et al. 2016, https://arxiv.org/abs/1604.06174) with one segment per layer.
+    Training takes up to a third longer. The second computation repeats the random numbers of the first, so losses and
+    gradients do not change. Call this function after ``compile_blocks``: both computations must run the same code,
+    because compiled code draws different random numbers.
     """
     for encoder in encoders_in(learner):
         blocks = [b for b in encoder.blocks() if any(isinstance(part, AttentionLayer) for part in b.modules())]
@@ -77,10 +76,10 @@ def checkpoint_activations(learner: nn.Module) -> None:
 
 
 def keep_residual(learner: nn.Module, dtype: torch.dtype, *, required: bool = True) -> None:
-    """Set the number format of all residual streams of a learner; float32 changes nothing, and weights keep theirs.
+    """Set the dtype of all residual streams in a learner; the dtype of the weights does not change.
 
     Args:
-        required: whether the learner must have such a stream.
+        required: whether a learner without a residual stream is an error.
     """
     if dtype == torch.float32:
         return

@@ -28,13 +28,13 @@ from lmtransfer.models.transformer import (
 
 
 class GptEncoder(TransformerEncoder):
-    """A causal transformer: the layers of BERT, in which a token sees only itself and the tokens before it.
+    """A causal transformer: BERT's layers, in which a token sees only itself and the tokens before it.
 
     The defaults are those of GPT-2: pre-norm and tanh GELU. With pre-norm, the initial weights of residual projections
     are divided by sqrt(2 L), where L is the number of layers.
 
     Args:
-        norm: "pre" as in GPT-2, or "post" as in GPT (GPT does not normalize its embeddings, BERT does).
+        norm: "pre" as in GPT-2, or "post" as in GPT, which, unlike BERT, does not normalize the embeddings.
     """
 
     attention = "causal"
@@ -72,11 +72,11 @@ class GptEncoder(TransformerEncoder):
 
 
 class BiGptEncoder(Encoder):
-    """Two GPTs with one token embedding; the backward one reads each sequence from its end.
+    """Two GPTs with one token embedding; the backward GPT reads each sequence from its end.
 
     The features of a token are those of the forward GPT, which sees the token and the tokens before it, followed by
     those of the backward GPT, which sees the token and the tokens after it. The directions do not mix in any layer.
-    Each direction has its own position table, and counts positions from the end at which it starts.
+    Each direction has its own position table, and counts positions from the end of the sequence at which it starts.
 
     Args:
         dim: width D of both directions together.
@@ -105,7 +105,7 @@ class BiGptEncoder(Encoder):
         super().__init__(dim=dim, num_layers=num_layers, max_length=max_length, vocab_size=vocab_size)
         if dim % (2 * num_heads):
             raise ConfigError(
-                f"model.dim={dim} is the width of both directions together, and half of it must be a multiple of "
+                f"model.dim={dim} is the width of both directions together, so half of it must be a multiple of "
                 f"model.num_heads={num_heads}: use a multiple of {2 * num_heads}"
             )
 
@@ -129,7 +129,7 @@ class BiGptEncoder(Encoder):
 
     @property
     def token_embedding(self) -> nn.Embedding:
-        """The input embedding of both directions (V, H); ``bilm`` ties its output to it."""
+        """The input embedding of both directions, which ``bilm`` also uses as the output matrix."""
         return self.forwards.token_embedding
 
     @override
@@ -146,7 +146,7 @@ class BiGptEncoder(Encoder):
 
 
 def mirror_places(batch: PackedBatch) -> Tensor:
-    """Return for each token the index in T of its mirror image in the reversed sequence, int64."""
+    """Return, for each token, the index of its mirror image when each sequence is reversed, int64, (T,)."""
     starts_and_lasts = batch.cu_seqlens[:-1].long() + batch.cu_seqlens[1:].long() - 1
     lengths = batch.cu_seqlens.diff()
     sums_T = torch.repeat_interleave(starts_and_lasts, lengths, output_size=len(batch.tokens_T))

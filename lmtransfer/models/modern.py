@@ -1,4 +1,4 @@
-"""A contemporary encoder (2026): the layers of ModernBERT (Warner et al. 2024, https://arxiv.org/abs/2412.13663).
+"""A modern encoder with the layers of ModernBERT (Warner et al. 2024, https://arxiv.org/abs/2412.13663): RoPE, GeGLU.
 
 Shape legend: T tokens, N output positions, D width.
 """
@@ -17,9 +17,9 @@ from lmtransfer.config.types import Count, DropoutProb, Positive, SmallCount
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.base import FamilyHead
-from lmtransfer.models.generator import GeneratorEncoder, generator_settings
-from lmtransfer.models.layers.attention.layout import Layout
-from lmtransfer.models.layers.attention.self_attention import Rotation, SelfAttention, rotation
+from lmtransfer.models.electra import GeneratorEncoder, generator_settings
+from lmtransfer.models.layers.attention.dispatch import Layout
+from lmtransfer.models.layers.attention.self_attention import RotaryPositions, SelfAttention, rotary_positions
 from lmtransfer.models.layers.building_blocks import (
     Activation,
     Dropout,
@@ -32,7 +32,7 @@ from lmtransfer.models.transformer import LayerStack, TransformerEncoder
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModernSettings:
-    """The settings of a stack; see the arguments of the same names in ``ModernEncoder``."""
+    """The settings of the layers; see the arguments of the same names in ``ModernEncoder``."""
 
     dim: int
     num_heads: int
@@ -58,15 +58,15 @@ class ModernLayer(nn.Module):
     """Pre-norm self-attention and gated feed-forward, each with a residual connection.
 
     Args:
-        number: index of the layer, from 0. Every ``global_every``-th layer has no window. The first layer may read its
+        index: index of the layer, from 0. Every ``global_every``-th layer has no window. The first layer may read its
             input without a norm.
     """
 
-    def __init__(self, settings: ModernSettings, number: int) -> None:
+    def __init__(self, settings: ModernSettings, index: int) -> None:
         super().__init__()
-        self.window = settings.window // 2 if number % settings.global_every else None
+        self.window = settings.window // 2 if index % settings.global_every else None
         norm = settings.layer_norm()
-        self.attention_norm: nn.Module = norm if number or settings.normalise_first_input else nn.Identity()
+        self.attention_norm: nn.Module = norm if index or settings.normalise_first_input else nn.Identity()
         self.attention = SelfAttention(
             dim=settings.dim,
             num_heads=settings.num_heads,
@@ -82,32 +82,34 @@ class ModernLayer(nn.Module):
         )
         self.dropout = Dropout(settings.dropout)
 
-    def forward(self, hidden_TD: Tensor, layout: Layout, rotation: Rotation, reads_N: Tensor | None = None) -> Tensor:
+    def forward(
+        self, hidden_TD: Tensor, layout: Layout, rotary: RotaryPositions, reads_N: Tensor | None = None
+    ) -> Tensor:
         """(T, D) -> (T, D), or (N, D) at the positions ``reads_N``, if any.
 
         Args:
-            layout: layout of the batch; with ``reads_N`` and without a window, layout of the batch and these positions.
+            layout: layout of the batch; with ``reads_N`` but no window, layout whose queries are these positions.
             reads_N: positions to compute; None for all.
         """
         normed_TD = self.attention_norm(hidden_TD)
         if reads_N is None:
-            residual, attended = hidden_TD, self.attention(normed_TD, layout, None, rotation)
+            residual, attended = hidden_TD, self.attention(normed_TD, layout, None, rotary)
         elif self.window is None:
-            residual, attended = hidden_TD[reads_N], self.attention(normed_TD, layout, reads_N, rotation)
-        else:  # a selection of queries must see the whole sequence, so attention with a window computes all queries
-            residual, attended = hidden_TD[reads_N], self.attention(normed_TD, layout, None, rotation)[reads_N]
+            residual, attended = hidden_TD[reads_N], self.attention(normed_TD, layout, reads_N, rotary)
+        else:  # selected queries must see the whole sequence, so attention within a window computes all queries
+            residual, attended = hidden_TD[reads_N], self.attention(normed_TD, layout, None, rotary)[reads_N]
         residual = residual + self.dropout(attended)
         return residual + self.dropout(self.feed_forward(self.feed_forward_norm(residual)))
 
 
 class ModernStack(LayerStack):
-    """The layers; the first and then every ``global_every``-th layer see the whole sequence."""
+    """Modern layers, of which the first and every ``global_every``-th after it see the whole sequence."""
 
     def __init__(self, settings: ModernSettings, *, num_layers: int) -> None:
-        super().__init__((ModernLayer(settings, number) for number in range(num_layers)), settings.layer_norm())
+        super().__init__((ModernLayer(settings, index) for index in range(num_layers)), settings.layer_norm())
         self.settings = settings
         self.apply(truncated_normal_)
-        with torch.no_grad():  # the layers' sum starts on the scale of one (GPT-2; Warner et al., appendix A)
+        with torch.no_grad():  # the sum of the layers starts at a scale of about 1 (GPT-2; Warner et al., appendix A)
             for module in self.modules():
                 if isinstance(module, SelfAttention):
                     module.output.weight.div_(math.sqrt(2 * num_layers))
@@ -118,14 +120,14 @@ class ModernStack(LayerStack):
     def layer_inputs(self, batch: PackedBatch) -> list[tuple[Any, ...]]:
         head_dim = self.settings.dim // self.settings.num_heads
         everywhere, nearby = (
-            rotation(batch.positions_T, head_dim=head_dim, theta=theta)
+            rotary_positions(batch.positions_T, head_dim=head_dim, theta=theta)
             for theta in (self.settings.global_theta, self.settings.local_theta)
         )
         return [(everywhere if cast(ModernLayer, layer).window is None else nearby,) for layer in self.layers]
 
 
 class NormalizedEmbeddings(nn.Module):
-    """Normalized token embeddings; attention adds the positions, and there are no segments."""
+    """Normalized token embeddings without positions, which attention adds, and without segments."""
 
     def __init__(self, *, vocab_size: int, dim: int, bias: bool, norm_eps: float, dropout: float) -> None:
         super().__init__()
@@ -135,20 +137,20 @@ class NormalizedEmbeddings(nn.Module):
         self.apply(truncated_normal_)
 
     def forward(self, tokens_T: Tensor, positions_T: Tensor, segments_T: Tensor) -> Tensor:
-        """Embed tokens by their ids, int64 (T,) -> (T, D); positions and segments are not used."""
+        """Embed token ids, int64 (T,) -> (T, D); positions and segments are ignored."""
         return self.dropout(self.norm(self.token(tokens_T)))
 
 
 class ModernEncoder(TransformerEncoder):
     """A bidirectional pre-norm transformer with rotary positions, GeGLU, and alternating local and global attention.
 
-    Where we differ from the paper: the tokenizers round vocabularies up to a multiple of 64 (``Tokenizer``); dropout
-    acts on both branches, in the paper only on the attention branch.
+    Where we differ from the paper: the tokenizers round vocabularies up to a multiple of 64 (``Tokenizer``), and
+    dropout applies to both branches instead of the attention branch only.
 
     Args:
-        window: number of positions that a token sees in a local layer: half of them on each side, and itself.
-        global_every: layer 0 and every ``global_every``-th layer after it see the whole sequence; 1 means that all
-            layers do.
+        window: number of other positions that a token sees in a local layer, half of them on each side.
+        global_every: layer 0 and every ``global_every``-th layer after it see the whole sequence; with 1, all layers
+            do.
         normalise_first_input: normalize the input of attention in the first layer, although the embeddings are already
             normalized; ModernBERT does not.
         query_key_norm: normalize queries and keys (see ``SelfAttention``); ModernBERT does not.
@@ -182,7 +184,7 @@ class ModernEncoder(TransformerEncoder):
         super().__init__(dim=dim, num_layers=num_layers, max_length=max_length, vocab_size=vocab_size)
         if dim % (2 * num_heads):
             raise ConfigError(
-                f"model.num_heads={num_heads} does not divide model.dim={dim} into even widths, as rotary positions "
+                f"model.num_heads={num_heads} does not divide model.dim={dim} into even widths, which rotary positions "
                 f"need: choose a divisor of {dim // 2}"
             )
         if window < 2 or window % 2:

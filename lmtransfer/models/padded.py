@@ -1,7 +1,7 @@
-"""Padded rows of one length, as other runtimes use them, in a form of batch that transformer stacks can read.
+"""Padded rows as a batch that transformer stacks can read, for graphs exported to other runtimes (ONNX).
 
-They are not used for training. An exported graph knows its sizes only when it runs; with padded rows it computes the
-same results as a packed batch.
+An exported graph knows its sizes only when it runs. Padded rows give the same results as a packed batch. They are not
+used for training.
 
 Shape legend: T = B L slots, B rows, L slots of a row.
 """
@@ -15,29 +15,29 @@ import torch
 from torch import Tensor
 
 from lmtransfer.data.batch import PackedBatch
-from lmtransfer.models.layers.attention.blocks import DenseBlock, DenseBlocks, Slots
-from lmtransfer.models.layers.attention.layout import Layout
+from lmtransfer.models.layers.attention.dense import DenseBlock, DenseBlocks, Slots
+from lmtransfer.models.layers.attention.dispatch import Layout
 
 
 @dataclass(frozen=True)
 class PaddedLayout(Layout):
-    """Rows as a single dense block; only the graph knows its sizes, so the layout has no lengths."""
+    """Rows as a single dense block; its sizes are not known before the graph runs, so the layout has no lengths."""
 
     block: DenseBlock = field(kw_only=True)
 
     @cached_property
     def dense(self) -> DenseBlocks:
-        """The rows as a single dense block, the one of ``block``."""
+        """The rows as a single dense block."""
         slots = Slots((self.block.size * self.block.num_keys,), None)
         return DenseBlocks(slots, slots, (self.block,))
 
 
 @dataclass(frozen=True, slots=True)
 class PaddedRows(PackedBatch):
-    """Rows laid end to end with their padding: one dense block in which padding is hidden from every token.
+    """Rows laid end to end with their padding, which no token sees.
 
-    Only the graph knows the sizes, so ``lengths`` is empty and ``num_real`` is 0. Only stacks that call ``layout_of``
-    can read these rows. The output of an encoder at padding is meaningless.
+    The sizes are not known before the graph runs, so ``lengths`` is empty and ``num_real`` is 0. Only stacks that call
+    ``layout_of`` can read these rows. The output of an encoder at padding is meaningless.
     """
 
     layout: Layout = field(kw_only=True)
@@ -47,8 +47,8 @@ class PaddedRows(PackedBatch):
         """Lay rows end to end; positions count from each row's first slot.
 
         Args:
-            tokens_BL: token ids, int64; at padding, any id of the vocabulary.
-            real_BL: False at padding, bool.
+            tokens_BL: token ids, int64; any valid id at padding.
+            real_BL: True at real tokens, False at padding, bool.
             segments_BL: segment ids, int64; all 0 by default.
         """
         rows, length = tokens_BL.shape

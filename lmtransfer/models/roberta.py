@@ -11,7 +11,7 @@ from lmtransfer.models.bert import Pooler
 from lmtransfer.models.layers.building_blocks import Activation, InputEmbeddings, truncated_normal_
 from lmtransfer.models.transformer import NormPlace, TransformerEncoder, TransformerSettings, TransformerStack
 
-#: Number of rows at the front of published position tables that no token uses.
+#: Number of unused rows at the beginning of published position tables.
 PUBLISHED_OFFSET = 2
 
 
@@ -23,10 +23,10 @@ class RobertaEncoder(TransformerEncoder):
     Args:
         norm: "post" is the published model; "pre" has the structure of RobertaPreLayerNorm in Hugging Face
             transformers, which also normalizes the embeddings.
-        positions_from_two: the position table begins with two rows that no token uses, as in fairseq, where the first
-            position is the padding id plus one.
-        type_row: add one learned row to every token, as in Hugging Face transformers, where RoBERTa has BERT's segment
-            embedding with one row.
+        positions_from_two: begin the position table with two unused rows, as in fairseq, where the first position is
+            the padding id plus one.
+        type_row: add one learned vector to every token, as in Hugging Face transformers, where RoBERTa has BERT's
+            segment embedding with one row.
         pooler: add BERT's tanh layer over [CLS], which some published checkpoints contain; the family's published
             classifier does not use it.
     """

@@ -15,7 +15,7 @@ from typing_extensions import override
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.base import Encoder, EncoderOutput, OutputPositions
-from lmtransfer.models.layers.attention.layout import Layout, layout_of
+from lmtransfer.models.layers.attention.dispatch import Layout, layout_of
 from lmtransfer.models.layers.attention.self_attention import SelfAttention
 from lmtransfer.models.layers.building_blocks import Activation, Dropout, FeedForward, ResidualNorm, ResidualStream
 
@@ -24,15 +24,15 @@ NormPlace = Literal["post", "pre"]
 
 @dataclass(frozen=True, slots=True)
 class TransformerSettings:
-    """The settings that all layers of a stack share, which are also arguments of every transformer encoder.
+    """The settings of the layers in a stack, which are also arguments of every transformer encoder.
 
     Attributes:
         num_heads: must divide ``dim``.
         norm: "post" normalizes each residual sum (Vaswani et al. 2017; BERT); "pre" normalizes the input of each
-            branch (GPT-2; Xiong et al. 2020), and the encoder normalizes once at the end.
+            branch and the final output (GPT-2; Xiong et al. 2020).
         dropout: probability of dropping a feature of the embeddings or of a branch.
         attention_dropout: probability of dropping an attention weight; 0 by default (see ``SelfAttention``), although
-            most papers have 0.1.
+            most papers use 0.1.
     """
 
     dim: int
@@ -90,7 +90,7 @@ class TransformerLayer(nn.Module):
 
 
 class LayerStack(nn.Module):
-    """Layers over embedded tokens, and the norm of the last output; a subclass creates them."""
+    """Layers over embedded tokens, followed by a norm; a subclass creates the layers."""
 
     def __init__(self, layers: Iterable[nn.Module], final_norm: nn.Module) -> None:
         super().__init__()
@@ -99,7 +99,7 @@ class LayerStack(nn.Module):
         self.residual = ResidualStream()
 
     def layer_inputs(self, batch: PackedBatch) -> list[tuple[Any, ...]]:
-        """Return what each layer reads besides states and layout."""
+        """Return the additional arguments of each layer."""
         return [()] * len(self.layers)
 
     def forward(
@@ -110,10 +110,10 @@ class LayerStack(nn.Module):
         *,
         causal: bool = False,
     ) -> tuple[Tensor, ...]:
-        """Return all layer outputs, (T, D) each, the embeddings first; with ``output_positions``, the last is (N, D).
+        """Return the embeddings and all layer outputs, (T, D) each; with ``output_positions``, the last is (N, D).
 
-        In the last layer, attention queries and feed-forward are then computed only at those positions. With 15 % of
-        the tokens masked, this saves a sixth of the work of a four-layer encoder, and the result is exact.
+        The last layer then computes attention queries and the feed-forward layer only at these positions. The result is
+        exact. With 15 % of the tokens masked, this saves a sixth of the computation of a four-layer encoder.
         """
         device, embedded_TD = embedded_TD.device, self.residual.begin(embedded_TD)
         layout = layout_of(batch, device, causal=causal)
@@ -135,14 +135,14 @@ class LayerStack(nn.Module):
 
 
 class TransformerStack(LayerStack):
-    """Transformer layers, with a final LayerNorm if they are pre-norm."""
+    """``num_layers`` transformer layers, with a final LayerNorm if they are pre-norm."""
 
     def __init__(self, settings: TransformerSettings, *, num_layers: int) -> None:
         super().__init__((TransformerLayer(settings) for _ in range(num_layers)), settings.final_norm())
 
 
 class TokenEmbeddings(Protocol):
-    """A module that embeds tokens and has a token embedding ``token``."""
+    """A module that embeds tokens; its embedding table is ``token``."""
 
     token: nn.Embedding
 
@@ -152,10 +152,9 @@ class TokenEmbeddings(Protocol):
 
 
 class TransformerEncoder(Encoder):
-    """Embeddings and a stack of transformer layers, which a subclass creates in ``__init__``.
+    """Embeddings and a stack of transformer layers, both created by a subclass in ``__init__``.
 
-    If ``attentions`` contains both "bidirectional" and "causal", a batch can state for each row which of the two
-    applies.
+    If ``attentions`` contains both "bidirectional" and "causal", a batch can choose between the two for each row.
     """
 
     compiles = True
@@ -165,7 +164,7 @@ class TransformerEncoder(Encoder):
 
     @property
     def token_embedding(self) -> nn.Embedding:
-        """The input embedding (V, E), for objectives that tie their output to it."""
+        """The input embedding, (V, E)."""
         return self.embeddings.token
 
     def embed(self, batch: PackedBatch) -> Tensor:

@@ -15,15 +15,15 @@ from lmtransfer.data.batch import PackedBatch
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.base import FamilyHead
 from lmtransfer.models.layers.building_blocks import Activation, Dropout, normal_
-from lmtransfer.models.relative_stack import RelativeEncoder, RelativeStack
+from lmtransfer.models.relative_transformer import RelativeEncoder, RelativeStack
 from lmtransfer.models.transformer import NormPlace, TransformerSettings
 
 
 class TransformerXlEncoder(RelativeEncoder):
-    """A causal transformer with relative positions and a memory of the previous segment, which each layer also sees.
+    """A causal transformer with relative positions, in which each layer also sees a memory of the previous segment.
 
     The memory is the recurrent state: the inputs of each layer at the last ``memory_length`` tokens, (R, M, D) per
-    layer. No gradient flows through it. Without a recurrent state the encoder is stateless.
+    layer. No gradient flows through the memory. Without a recurrent state, the encoder is stateless.
 
     Where we differ from the published code: one softmax over the vocabulary instead of an adaptive one, and no dropout
     inside the feed-forward layers.
@@ -31,7 +31,7 @@ class TransformerXlEncoder(RelativeEncoder):
     Args:
         max_length: maximum sequence length in tokens, excluding the memory.
         memory_length: maximum number of tokens in the memory; 0 for no memory.
-        clamp_length: larger distances are treated as this distance; None for no limit.
+        clamp_length: distance to which larger distances are reduced; None for no limit.
         same_length: each token sees at most ``memory_length`` tokens, including itself.
     """
 

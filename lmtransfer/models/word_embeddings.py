@@ -18,7 +18,7 @@ from lmtransfer.models.base import Encoder, EncoderOutput, FamilyHead, OutputPos
 
 
 class _Lookup(Encoder):
-    """One vector per token, from ``token_embedding``, independent of its context."""
+    """One vector per token from ``token_embedding``, whatever the context."""
 
     attention = "none"
     family_head = FamilyHead(token="mean")
@@ -40,7 +40,7 @@ class WordEmbeddings(_Lookup):
     Vectors are initialized uniformly within ``0.5 / dim`` of 0, as in word2vec.c.
 
     Args:
-        max_length: maximum sequence length in tokens; nothing in the model depends on it.
+        max_length: maximum sequence length in tokens; the weights do not depend on this limit.
     """
 
     token_embedding: nn.Embedding
@@ -52,7 +52,7 @@ class WordEmbeddings(_Lookup):
 
 
 class TokenVectors(_Lookup):
-    """The token embedding of another encoder, so that word-vector objectives can train it alone.
+    """The token embedding of another encoder, for training with word-vector objectives.
 
     Args:
         whole: the other encoder; a checkpoint contains all of its weights.
@@ -80,10 +80,10 @@ class TokenVectors(_Lookup):
 
 @torch.no_grad()
 def standardize(table: nn.Embedding, *, center: bool, deviation: float | None) -> None:
-    """Scale a table of vectors to match a randomly initialized table, in place.
+    """Center and rescale a table of vectors in place, to the statistics of a randomly initialized table.
 
     Args:
-        deviation: standard deviation of all V x D numbers afterwards; None keeps the scale.
+        deviation: resulting standard deviation of all entries of the table; None keeps the scale.
     """
     vectors_VD = table.weight.cpu().double()  # on the CPU: not every device has float64
     if center:

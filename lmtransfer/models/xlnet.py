@@ -1,4 +1,7 @@
-"""XLNet (Yang et al. 2019, https://arxiv.org/abs/1906.08237).
+"""XLNet (Yang et al. 2019, https://arxiv.org/abs/1906.08237), with its two streams of attention.
+
+The tokens to predict and their order come from ``objectives.corruption.permutation``. The attention mask that follows
+from this order (the permutation mask) is part of ``RelativeLayout`` in ``models.layers.relative_attention``.
 
 Shape legend: T tokens, N output positions, R real sequences, M memory rows, D width.
 """
@@ -15,15 +18,56 @@ from lmtransfer.config.types import Count, DropoutProb, Positive, SmallCount, Wh
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.models.base import EncoderOutput, FamilyHead, OutputPositions
 from lmtransfer.models.layers.building_blocks import Activation, Dropout, normal_
-from lmtransfer.models.relative_stack import RelativeEncoder, RelativeStack
+from lmtransfer.models.relative_transformer import RelativeEncoder, RelativeStack, keys_of
 from lmtransfer.models.transformer import NormPlace, TransformerSettings
+
+
+class TwoStreamStack(RelativeStack):
+    """A ``RelativeStack`` with a second stream of attention for pretraining (section 2.3).
+
+    The content stream reads the tokens. The query stream predicts tokens that it does not see: its states start from
+    one learned vector, and read the states of the content stream at the tokens that come earlier in the order.
+    """
+
+    def two_stream(
+        self,
+        embedded_TD: Tensor,
+        query_D: Tensor,
+        batch: PackedBatch,
+        *,
+        order_T: Tensor,
+        output_positions: OutputPositions,
+        recurrent_state: tuple[Tensor, ...] | None,
+    ) -> EncoderOutput:
+        """Return the layers of the content stream, (T, D) each, and the last layer of the query stream, (N, D).
+
+        The last layer computes only the query stream.
+
+        Args:
+            query_D: initial state of the query stream, the same at each output position.
+        """
+        embedded_TD = self.residual.begin(embedded_TD)
+        keys = keys_of(batch, recurrent_state)
+        segments_T = None if batch.one_segment or not self.segments else batch.segments_T
+        content = self.layout(keys, segments_T, order_T)
+        queries = self.layout_of_reads(keys, batch, output_positions, segments_T, order_T)
+        distances_PD = self.distances(content, embedded_TD)
+        outputs, memory = [embedded_TD], list[Tensor]()
+        query_ND = query_D.to(embedded_TD.dtype).expand(len(output_positions.positions_N), -1)
+        for depth, layer in enumerate(self.layers):
+            keys_XD = self.with_memory(keys, recurrent_state, depth, outputs[-1], memory)
+            streams = [(query_ND, queries), (outputs[-1], content)][: 1 if layer is self.layers[-1] else 2]
+            query_ND, *after = layer(streams, keys_XD, distances_PD, self.biases)
+            outputs += after
+        last_ND = self.dropout(self.residual.end(self.final_norm(query_ND)))
+        return EncoderOutput((*outputs, last_ND), tuple(memory) if self.memory_length else None)
 
 
 class XlnetEncoder(RelativeEncoder):
     """A bidirectional transformer with relative positions, relative segments and a memory.
 
-    Pretraining uses ``two_stream``: queries that do not see the tokens to predict. The memory is that of
-    ``TransformerXlEncoder``; it belongs to segment 0. The classifier reads the last token of a sequence. In the
+    Pretraining uses ``two_stream``, so that predictions do not see their targets. The memory works as in
+    ``TransformerXlEncoder``, and belongs to segment 0. The classifier reads the last token of a sequence. In the
     published model, this is [CLS], because sequences end in "[SEP] [CLS]". Here, it is the last [SEP], because
     sequences have the same special tokens as in BERT. Both tokens see the whole sequence.
 
@@ -32,14 +76,15 @@ class XlnetEncoder(RelativeEncoder):
 
     Args:
         max_length: maximum sequence length in tokens, excluding the memory.
-        num_segments: number of segment ids; 1 means no segments. Any number works, because attention only depends on
-            whether two segments are the same.
+        num_segments: number of segment ids; 1 means no segments. Above 1, the value does not matter, because attention
+            depends only on whether two tokens have the same segment.
         memory_length: maximum number of tokens in the memory; 0 for no memory.
-        clamp_length: larger distances are treated as this distance; None for no limit.
+        clamp_length: distance to which larger distances are reduced; None for no limit.
     """
 
     attention = "bidirectional"
     has_two_streams = True
+    stack: TwoStreamStack
     family_head = FamilyHead(token="last", hidden_activation="tanh")
 
     def __init__(
@@ -65,7 +110,7 @@ class XlnetEncoder(RelativeEncoder):
         )
         self.token_embedding = nn.Embedding(vocab_size, dim)
         self.query = nn.Parameter(0.02 * torch.randn(dim))
-        self.stack = RelativeStack(
+        self.stack = TwoStreamStack(
             TransformerSettings(dim, num_heads, hidden_dim, norm, norm_eps, activation, dropout, attention_dropout),
             num_layers=num_layers,
             causal=False,
@@ -79,14 +124,14 @@ class XlnetEncoder(RelativeEncoder):
 
     @override
     def embed(self, batch: PackedBatch) -> Tensor:
-        # Adding 0 gives the query vector, which a plain pass does not use, a (zero) gradient.
+        # A plain pass does not use the query vector; this term gives it a gradient of 0.
         return self.dropout(self.token_embedding(batch.tokens_T) + 0.0 * self.query)
 
     @override
     def two_stream(
         self, batch: PackedBatch, *, order_T: Tensor, output_positions: OutputPositions, recurrent_state: Any = None
     ) -> EncoderOutput:
-        """Start all queries from one learned vector instead of their tokens; they see the memory."""
+        """Run both streams; the query stream also sees the memory."""
         self.check_length(batch)
         return self.stack.two_stream(
             self.embed(batch),

@@ -21,20 +21,22 @@ class PretrainingBatch:
 
     Attributes:
         original: the rows as they are in the corpus.
+        inputs: the rows as the encoder reads them, after corruption.
         positions_M: indices into T of the tokens to predict, int64, ascending.
         targets_M: the ids at these positions in ``original``, int64.
-        weights_M: 1 for a prediction, 0 for an unused place in a static shape, float32.
+        weights_M: 1 for predictions, 0 for unused positions in a static shape, float32.
         uniform_M: a random number in [0, 1) for each prediction, sampled per row and epoch, for objectives that sample;
-            0 in unused places, float32.
+            0 at unused positions, float32.
         labels: labels of whole rows by name, int64, shape (num_real,) each.
-        per_target: numbers from the corruption for each target, by name, int64, shape (M,) each; 0 in unused places.
-        per_token: numbers from the corruption for each token, by name, int64, shape (T,) each; 0 in filler.
-        follows: whether each row continues the same row of the previous batch, so that a recurrent state is meaningful:
-            True, or False in the first batch of an epoch; None if the rows are independent.
+        keys: the key of each row, for messages.
+        per_target: integers from the corruption for each target, by name, int64, (M,) each; 0 at unused positions.
+        per_token: integers from the corruption for each token, by name, int64, (T,) each; 0 in filler.
+        follows: whether each row continues the same row of the previous batch, so that a recurrent state is meaningful;
+            False in the first batch of an epoch, None if rows are independent.
         output_positions: the positions at which the last layer is needed; None for all.
         read_index: for "masked" and "starts", the indices into the last layer of the states at ``positions_M`` and at
             the first tokens of the rows; None if the last layer contains exactly these states, in order.
-        host_source: the batch on the host from which this copy on a device comes; None if this batch is on the host.
+        host_source: the batch on the host of which this batch is a copy; None if this batch is on the host.
     """
 
     original: PackedBatch
@@ -55,7 +57,7 @@ class PretrainingBatch:
 
     @property
     def host_batch(self) -> PretrainingBatch:
-        """The same batch on the host, whose numbers can be read without waiting for a device."""
+        """The same batch on the host, which can be read without waiting for a device."""
         return self if self.host_source is None else self.host_source
 
     @property
@@ -64,7 +66,7 @@ class PretrainingBatch:
         return self.inputs.num_tokens
 
     def read(self, name: str, output: EncoderOutput) -> Tensor:
-        """Return the states of the last layer at "masked" (M, D) or "starts" (num_real, D)."""
+        """Return the states of the last layer at the positions "masked", (M, D), or "starts", (num_real, D)."""
         index = self.read_index[name]
         return output.last if index is None else output.last.index_select(0, index)
 

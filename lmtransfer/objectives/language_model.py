@@ -1,6 +1,6 @@
-"""Language modeling in one direction, left to right or right to left, and the neighbors to predict.
+"""Language modeling: left to right, right to left, and in both directions (ELMo).
 
-Shape legend: T tokens of a packed batch, M positions, V vocabulary, D width.
+Shape legend: T tokens of a packed batch, M positions, V vocabulary, D width, H width of a direction.
 """
 
 from __future__ import annotations
@@ -18,22 +18,21 @@ from lmtransfer.config.types import Count, NonNegative
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.models.base import Encoder
 from lmtransfer.models.layers.building_blocks import truncated_normal_
-from lmtransfer.objectives.base import Encode, Objective, TokenHead, output_positions_at
+from lmtransfer.objectives.base import Encode, Objective, Softmax, TokenHead, output_positions_at
 from lmtransfer.objectives.batch import PretrainingBatch
-from lmtransfer.objectives.softmax import Softmax
 from lmtransfer.objectives.token_prediction import TokenPrediction, vocabulary_loss
 from lmtransfer.training.learner import Loss
 
-#: The token after or before a token. Contiguous rows have a label of this name: the token beyond the row's edge.
+#: The token after or before a token. Contiguous rows have a label of this name: the token just outside the row.
 Neighbor = Literal["next_token", "previous_token"]
 
 
 class OneWayLanguageModel(TokenPrediction):
-    """Predicts a neighbor of each token; the output matrix is the token embedding or a separate one, without a bias.
+    """Predicts the next or previous token; the output matrix is the token embedding or a separate one, without a bias.
 
-    If the width of the embedding differs from the width of the encoder, a linear layer projects the states (Lan et al.
-    2020, as in ALBERT's masked head).
-    A subclass defines ``name``, ``directions`` and the ``neighbor`` that it predicts.
+    If the width of the embedding differs from that of the encoder, a linear layer projects the states, as in ALBERT's
+    head for masked tokens (Lan et al. 2020). A subclass defines ``name``, ``directions`` and ``neighbor``.
+
     Losses: "<name>", the cross entropy in nats summed over predicted tokens; and "<name>_accuracy" (not with sampled
     classes).
     """
@@ -62,13 +61,13 @@ class OneWayLanguageModel(TokenPrediction):
 
     @override
     def count(self, batch: PretrainingBatch) -> int:
-        """Return the number of tokens, minus one per row if the token beyond its edge is unknown."""
+        """Return the number of tokens with a known neighbor."""
         return num_neighbors(batch, self.neighbor)
 
     @override
     def losses(self, batch: PretrainingBatch, encode: Encode) -> dict[str, Loss]:
         targets_T, weights_T = neighbors(batch, self.neighbor)
-        # If other rows of the batch have another attention, they are corrupted; one encoder pass reads all rows.
+        # A single encoder pass reads all rows, of which those with another attention are corrupted.
         packed = batch.original if batch.original.num_causal is None else batch.inputs
         hidden_TD = encode(packed, None).last[: len(targets_T)]
         return self.loss_and_accuracy(*self.head.score(hidden_TD, targets_T, weights_T), self.count(batch))
@@ -88,15 +87,16 @@ class OneWayLanguageModel(TokenPrediction):
 class LanguageModel(OneWayLanguageModel):
     """Predicts each token of a row from the tokens before it (Radford et al. 2018, section 3.1).
 
-    The output matrix is the token embedding, without a bias as in GPT-2. The last token of a row has nothing to
-    predict, unless rows are contiguous and the first token of the next row is known.
-    If another objective of the run has a head for the next token (``MaskedLanguageModel`` with ``predict="next"``),
-    this objective shares that head. In batches with causal and other rows, it learns from the causal rows.
+    The output matrix is the token embedding, without a bias as in GPT-2. The last token of a row predicts nothing,
+    unless rows are contiguous and the first token of the next row is known. If another objective of the run has a head
+    for next-token prediction (``MaskedLanguageModel`` with ``predict="next"``), this objective shares that head. In
+    batches with causal and other rows, it learns from the causal rows.
+
     Losses: "lm", the cross entropy in nats summed over predicted tokens; and "lm_accuracy".
 
     Args:
-        num_sampled: number of classes of a sampled softmax in training; see ``TokenPrediction``. A shared head has its
-            own number, which then applies here too.
+        num_sampled: number of classes of a sampled softmax in training; see ``TokenPrediction``. With a shared head,
+            the head's own ``num_sampled`` applies.
     """
 
     _shared: tuple[TokenHead, ...] = ()  # a tuple, so that PyTorch does not register its weights here too
@@ -115,15 +115,15 @@ class LanguageModel(OneWayLanguageModel):
 
     @property
     def head(self) -> OneWayLanguageModel | TokenHead:
-        """The head that reads the states: the next-token head of another objective, or its own."""
+        """The head that reads the states: the shared head of another objective, or this objective's own."""
         return self._shared[0] if self._shared else self
 
     @override
     def token_logits(self, hidden_TD: Tensor) -> Tensor:
         if self._shared:
             return self._shared[0].token_logits(hidden_TD)
-        # With a bias, this becomes one ONNX operator that also transposes, so the export holds the tied table only
-        # once.
+        # With a bias, this becomes a single ONNX operator that also transposes, so the export contains the tied table
+        # only once.
         weight_VE, hidden_TE = self.output_embedding.weight, self.project(hidden_TD)
         return nn.functional.linear(hidden_TE, weight_VE, hidden_TE.new_zeros(len(weight_VE)))
 
@@ -141,7 +141,7 @@ class BackwardLanguageModel(OneWayLanguageModel):
 
 
 def num_neighbors(batch: PretrainingBatch, neighbor: Neighbor) -> int:
-    """Count the tokens with a known neighbor: all but one per row, or all if the token beyond the edge is known.
+    """Count the tokens with a known neighbor: all but one per row, or all in contiguous rows.
 
     If a batch also has rows that are not causal, only causal rows count.
     """
@@ -151,9 +151,9 @@ def num_neighbors(batch: PretrainingBatch, neighbor: Neighbor) -> int:
 
 
 def neighbors(batch: PretrainingBatch, neighbor: Neighbor) -> tuple[Tensor, Tensor]:
-    """Return the id after (or before) each token, int64 (T,), and its weight, 1 if it is known, else 0, (T,).
+    """Return the neighbor of each token, int64, (T,), and its weight, 1 if the neighbor is known, otherwise 0, (T,).
 
-    If a batch also has rows that are not causal, only the causal rows are returned; they come first.
+    If a batch also has rows that are not causal, only the causal rows, which come first, are returned.
     """
     packed = batch.original
     if neighbor == "next_token":
@@ -172,10 +172,10 @@ def neighbors(batch: PretrainingBatch, neighbor: Neighbor) -> tuple[Tensor, Tens
 
 
 class OutputEmbedding(nn.Module):
-    """The softmax layer that both directions share: the token embedding if its width fits, else a separate matrix.
+    """The softmax layer of both directions: the token embedding if it has the right width, else a separate matrix.
 
     Args:
-        dim: width H of the states that it reads.
+        dim: width H of a direction.
     """
 
     def __init__(self, encoder: Encoder, dim: int) -> None:
@@ -199,15 +199,16 @@ class OutputEmbedding(nn.Module):
 class BidirectionalLanguageModel(Objective):
     """Predicts each token from the tokens before it and, separately, from those after it (Peters et al. 2018, 3.1).
 
-    For encoders with concatenated directions. The first half of the last layer's features predicts the next token, and
-    the second half predicts the previous token; both use one softmax layer. The last token of a row has no next token,
-    and the first token has no previous token, unless rows are contiguous and the token beyond the edge is known.
-    Losses: "bilm", the mean of the cross entropies of both directions in nats; "bilm_forward" and "bilm_backward", the
-    cross entropy of each direction; "bilm_accuracy", the accuracy of both (not with sampled classes).
+    This objective is for encoders with concatenated directions. The first half of the last layer's features predicts
+    the next token, and the second half predicts the previous token, with the same softmax layer. The last token of a
+    row has no next token, and the first token has no previous token, unless rows are contiguous.
+
+    Losses: "bilm", the mean cross entropy of both directions in nats; "bilm_forward" and "bilm_backward", the cross
+    entropy of each direction; and "bilm_accuracy", the accuracy of both together (not with sampled classes).
 
     Args:
         num_sampled: number of classes of a sampled softmax in training (8,192 in ELMo); see ``TokenPrediction``. The
-            sampled loss is ELMo's, which is lower than that of the full softmax.
+            sampled loss is computed as in ELMo, and is lower than that of the full softmax.
     """
 
     name = "bilm"
@@ -230,9 +231,9 @@ class BidirectionalLanguageModel(Objective):
 
     @override
     def counts(self, batch: PretrainingBatch) -> dict[str, int]:
-        """Count the tokens, minus one per row if the tokens beyond its edges are unknown."""
+        """Count the tokens with a known neighbor in each direction."""
         forward, backward = num_neighbors(batch, "next_token"), num_neighbors(batch, "previous_token")
-        assert forward == backward, "contiguous rows know both neighbors"
+        assert forward == backward, "rows know both outside neighbors or none"
         counts = {"bilm": forward, "bilm_forward": forward, "bilm_backward": backward}
         return counts if self.active_num_sampled else {**counts, "bilm_accuracy": forward + backward}
 
@@ -255,7 +256,7 @@ class BidirectionalLanguageModel(Objective):
 
     @override
     def predict(self, packed: PackedBatch, positions_M: np.ndarray, *, mask_id: int) -> list[Softmax]:
-        """Return one prediction from the token before and one from the token after."""
+        """Return the distributions given the tokens before, then those given the tokens after."""
         last_TD = self.encoder(packed).last
         width = last_TD.shape[1] // 2
         places_M = torch.from_numpy(positions_M).to(last_TD.device)

@@ -1,4 +1,4 @@
-"""The pretraining learner: objectives over an encoder, for the training loop."""
+"""The learner of pretraining: one encoder and its objectives, for the training loop."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ class _EncodeOnce:
 
 
 class PretrainingLearner(Learner):
-    """One or several objectives over one encoder; implements ``training.learner.Learner``.
+    """One encoder with one or more objectives.
 
-    A pooler that no objective trains is frozen, so that every trainable parameter gets a gradient. The encoder is set
-    to the attention that all objectives share, and keeps it until another learner is created with it. If the objectives
-    share no attention, the encoder gets its class's default, and batches state the attention of each row.
+    A pooler that no objective trains is frozen, so that every trainable parameter receives a gradient. The encoder is
+    set to the attention that all objectives share, and keeps this setting until another learner takes it over. If the
+    objectives share no attention, the encoder gets its class's default, and batches set the attention of each row.
     """
 
     def __init__(self, encoder: Encoder, objectives: Sequence[Objective]) -> None:
@@ -57,9 +57,9 @@ class PretrainingLearner(Learner):
         generators = [objective.name for objective in objectives if objective.inner()]
         if len(generators) > 1:
             raise ConfigError(
-                f"objective.losses={generators} is not allowed: each has its own generator; list only one of them"
+                f"objective.losses={generators} is not allowed: each of them has a generator; list only one of them"
             )
-        merge(encoder)  # an earlier learner may have trained a table as a sum
+        merge(encoder)  # an earlier learner may have disentangled the token embedding
         own = encoder.attentions[0] if encoder.attentions else encoder.attention
         encoder.attend(shared_attention(encoder, objectives) or own)
         for objective in objectives:
@@ -91,5 +91,5 @@ class PretrainingLearner(Learner):
 
 
 def collect_output_positions(objectives: Sequence[Objective]) -> frozenset[Read]:
-    """Return the positions at which the objectives together need the last layer, for ``PretrainingSource``."""
+    """Return the positions at which any of the objectives needs the last layer."""
     return frozenset(objective.output_positions for objective in objectives)

@@ -17,27 +17,27 @@ from lmtransfer.config.types import Count, NonNegative, Positive
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.models.base import Encoder
 from lmtransfer.models.layers.building_blocks import Activation, activation_module, truncated_normal_
-from lmtransfer.objectives.base import Encode, Read, TokenHead, output_positions_at
+from lmtransfer.objectives.base import Encode, Read, Softmax, TokenHead, output_positions_at
 from lmtransfer.objectives.batch import PretrainingBatch
-from lmtransfer.objectives.softmax import Softmax
 from lmtransfer.objectives.token_prediction import TokenPrediction
 from lmtransfer.training.learner import Loss
 
 
 class MaskedLanguageModel(TokenPrediction):
-    """Predicts the masked tokens (Devlin et al. 2019, section 3.1), at their positions only.
+    """Predicts the masked tokens only (Devlin et al. 2019, section 3.1).
 
-    The head is BERT's: a dense layer, its activation and a LayerNorm, then the output matrix and a separate bias. The
+    The head is BERT's: a dense layer, an activation and a LayerNorm, then the output matrix and a separate bias. The
     output matrix is the token embedding unless ``tie_output`` is False. As in the original, padding rows of the
-    vocabulary are in the softmax, but they are never targets.
+    vocabulary are part of the softmax, but are never targets.
 
-    With ``predict="next"``, the state before a masked token predicts it (masked next-token prediction: Charpentier &
-    Samuel 2024, arXiv 2410.24159, section 2), so that a language model in the same run can share the head.
+    With ``predict="next"``, the state before a masked token predicts the token (masked next-token prediction:
+    Charpentier & Samuel 2024, arXiv 2410.24159, section 2), so that a language model in the same run can share the
+    head.
 
     Losses: "mlm", the cross entropy in nats summed over masked tokens; and "mlm_accuracy".
 
     Args:
-        predict: "same": the state at a masked position predicts the token; "next": the state before it does.
+        predict: the state that predicts a masked token: "same", at the masked position, or "next", just before it.
     """
 
     name = "mlm"

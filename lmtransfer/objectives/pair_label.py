@@ -1,4 +1,4 @@
-"""Labels of text pairs, predicted by the encoder's pooler: next sentence (BERT), sentence order (ALBERT)."""
+"""Labels of text pairs, predicted from the pooler's output: next sentence (BERT) and sentence order (ALBERT)."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from lmtransfer.training.learner import Loss
 
 
 class PairLabel(Objective):
-    """A two-way softmax on the encoder's pooler, with one prediction per row.
+    """A two-way softmax on the pooler's output, with one prediction per row.
 
-    A subclass defines ``name``, which is also the label of its rows, and ``model_with_pooler``, a model to recommend.
+    A subclass defines ``name``, which is also the row label, and ``model_with_pooler``, a model to recommend.
+
     Losses: "<name>", the cross entropy in nats summed over rows; and "<name>_accuracy".
     """
 
@@ -33,7 +34,7 @@ class PairLabel(Objective):
         super().bind(encoder)
         if encoder.pooler is None:
             raise ConfigError(
-                f"objective={self.name} uses the pooler of the encoder, but {type(encoder).__name__} has no pooler: "
+                f"objective={self.name} needs a model with a pooler, but {type(encoder).__name__} has no pooler: "
                 f"use a model such as {self.model_with_pooler}, or objective=mlm"
             )
         self.classifier = nn.Linear(encoder.dim, 2)
@@ -62,10 +63,10 @@ class PairLabel(Objective):
 
 
 class NextSentencePrediction(PairLabel):
-    """Predicts from the encoder's pooler whether B follows A (Devlin et al. 2019, section 3.1).
+    """Predicts whether text B follows text A (Devlin et al. 2019, section 3.1).
 
-    Label 0 means that B follows A, 1 that B is from another document. Losses: "nsp", the cross entropy of a two-way
-    softmax in nats summed over rows; and "nsp_accuracy".
+    Label 0 means that B follows A, 1 that B is from another document. Losses: "nsp", the cross entropy in nats summed
+    over rows; and "nsp_accuracy".
     """
 
     name = "nsp"
@@ -76,10 +77,10 @@ class NextSentencePrediction(PairLabel):
 
 
 class SentenceOrderPrediction(PairLabel):
-    """Predicts from the encoder's pooler whether consecutive texts were swapped (Lan et al. 2020, section 3.1).
+    """Predicts whether two consecutive texts have been swapped (Lan et al. 2020, section 3.1).
 
-    Label 0 means that the texts are in order, 1 that they are swapped. Losses: "sop", the cross entropy of a two-way
-    softmax in nats summed over rows; and "sop_accuracy".
+    Label 0 means that the texts are in order, 1 that they are swapped. Losses: "sop", the cross entropy in nats summed
+    over rows; and "sop_accuracy".
     """
 
     name = "sop"

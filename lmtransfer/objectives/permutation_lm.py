@@ -1,4 +1,4 @@
-"""Permutation language modeling (XLNet).
+"""Permutation language modeling (XLNet): the loss; ``models.xlnet`` has the two streams and names the mask.
 
 Shape legend: T tokens, M prediction positions, B sequences, D width, V vocabulary.
 """
@@ -14,17 +14,16 @@ from lmtransfer.config.types import Count, NonNegative
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.base import Encoder, OutputPositions
-from lmtransfer.objectives.base import Encode, Objective, output_positions_at
+from lmtransfer.objectives.base import Encode, Objective, Softmax, output_positions_at
 from lmtransfer.objectives.batch import PretrainingBatch
-from lmtransfer.objectives.softmax import Softmax
 from lmtransfer.objectives.token_prediction import vocabulary_loss
 from lmtransfer.training.learner import Loss
 
 
 class PermutationLanguageModel(Objective):
-    """Predicts the chosen tokens one after the other, in a random order (Yang et al. 2019, sections 2.2 to 2.4).
+    """Predicts chosen tokens one after another in a random order (Yang et al. 2019, sections 2.2 to 2.4).
 
-    ``PermutationTargets`` chooses the tokens and the order. The output matrix is the token embedding, with a separate
+    ``PermutationTargets`` chooses the tokens and their order. The output matrix is the token embedding, with a separate
     bias as in the published code.
     Losses: "plm", the cross entropy in nats summed over the chosen tokens; and "plm_accuracy".
     """
@@ -82,7 +81,7 @@ class PermutationLanguageModel(Objective):
 
     @override
     def predict(self, packed: PackedBatch, positions_M: np.ndarray, *, mask_id: int) -> list[Softmax]:
-        """Place all [MASK] last in the order, so that no query sees the token of a masked position."""
+        """Predict from a factorization order in which all [MASK] tokens come last, so that no query sees them."""
         order_T = (packed.tokens_T == mask_id).long()
         states_MD = self.encoder.two_stream(
             packed, order_T=order_T, output_positions=output_positions_at(packed, positions_M)
@@ -91,7 +90,7 @@ class PermutationLanguageModel(Objective):
 
 
 def _reads(batch: PretrainingBatch) -> OutputPositions:
-    """Return the positions to predict, without unused places: the cost of a query stream depends on its longest row."""
+    """Return the positions to predict without unused places, which would make the query stream slower."""
     count, edges = batch.num_targets, np.append(0, np.cumsum(batch.original.lengths))
     counts = OutputPositions.of(batch.host_batch.positions_M.numpy()[:count], edges).counts
     return OutputPositions(batch.positions_M[:count], counts)

@@ -1,4 +1,4 @@
-"""The source of packed pretraining batches, built on request from the rows of a token store and their corruption.
+"""The source of pretraining batches, which are built from the rows of a token store and their corruption.
 
 Shape legend: T tokens, B sequences, M prediction positions, N output positions.
 """
@@ -16,19 +16,19 @@ from torch import Tensor
 from typing_extensions import override
 
 from lmtransfer.data.batch import pack
-from lmtransfer.data.stream import Source
+from lmtransfer.data.micro_batches import Source
 from lmtransfer.data.token_store import MixedStore, TokenStore
 from lmtransfer.models.base import OutputPositions
 from lmtransfer.objectives.base import Read
 from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.corruption.masking import CorruptedRow, Corruption
 from lmtransfer.objectives.rows.base import Row, RowPlan, Rows
-from lmtransfer.objectives.rows.mixed import MixedPlan
+from lmtransfer.objectives.rows.mixture import MixedPlan
 from lmtransfer.randomness import generators
 
-#: With static shapes, the numbers of predictions and of output positions are rounded up to a multiple of this.
+#: With static shapes, the numbers of predictions and of output positions are rounded up to multiples of this.
 _STATIC_MULTIPLE = 128
-#: With ``few_shapes``, these numbers and the number of tokens are rounded up to a multiple of this.
+#: With ``few_shapes``, these two and the number of tokens are rounded up to a multiple of this.
 _FEW_MULTIPLE = 32
 
 
@@ -38,12 +38,12 @@ class PretrainingSource(Source):
     A row, its mask and its random numbers for sampling are functions of (seed, epoch, row), independent of the batch.
 
     Args:
-        capacity: number of tokens in every batch. Batches are padded with filler, which no loss counts, so that shapes
-            are static, for compiled models. None disables filler.
-        characters: character ids of each token id, int16, shape (V, 50), for encoders that read characters; None for
-            batches without characters.
-        few_shapes: without ``capacity``, round the numbers of tokens and positions up to multiples of 32, because a CPU
-            builds a kernel for each new shape of a bfloat16 product.
+        capacity: number of tokens in every batch. Batches are padded with filler, which no loss counts, so that
+            compiled models get static shapes. None means no filler.
+        few_shapes: without ``capacity``, round the number of tokens and the number of positions up to multiples of 32,
+            because a CPU builds a kernel for each new shape of a bfloat16 product.
+        characters: character ids of each token id, int16, (V, 50), for encoders that read characters; None for batches
+            without characters.
     """
 
     def __init__(
@@ -80,13 +80,13 @@ class PretrainingSource(Source):
 
     @cached_property
     def _text(self) -> Any:
-        """The source that rows are read from, which each worker creates anew."""
+        """The source from which rows are read; each process creates its own."""
         if isinstance(self.store, MixedStore):
             return {name: self.rows.text(part) for name, part in self.store.parts.items()}
         return self.rows.text(self.store)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state without the view of the text, which each process creates."""
+        """Return the state without the text."""
         return {name: value for name, value in self.__dict__.items() if name != "_text"}
 
     @override
@@ -140,13 +140,18 @@ class PretrainingSource(Source):
         )
 
     def _capacity(self, num_tokens: int) -> int | None:
-        """Return the number of tokens to which a batch of ``num_tokens`` is padded, or None."""
+        """Return the number of tokens to which a batch of ``num_tokens`` is padded; None for no padding."""
         if self.capacity is None and self.few_shapes:
             return _up(num_tokens, _FEW_MULTIPLE)
         return self.capacity
 
     def _places(self, size: int, *, more: int = 0) -> int:
-        """Return the number of places for ``size`` positions; ``more`` is the expected number without a prediction."""
+        """Return the padded number of positions.
+
+        Args:
+            size: actual number of positions.
+            more: expected number of positions without a prediction.
+        """
         if self.capacity is None:
             return _up(size, _FEW_MULTIPLE) if self.few_shapes else size
         expected = self.corruption.expected_targets(self.capacity) + more
@@ -162,7 +167,7 @@ class PretrainingSource(Source):
     def _targets(
         self, corrupted: Sequence[CorruptedRow], cu_seqlens: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
-        """Return positions in T, targets and weights, and the number of predictions, without unused places."""
+        """Return the padded positions in T, targets and weights, and the actual number of predictions."""
         counts = [len(part.positions) for part in corrupted]
         num_targets = sum(counts)
         size = self._places(num_targets)
@@ -178,7 +183,7 @@ class PretrainingSource(Source):
     def _uniform(
         self, epoch: int, row_ids: Sequence[int] | np.ndarray, corrupted: Sequence[CorruptedRow], *, size: int
     ) -> np.ndarray:
-        """Sample numbers for the targets, functions of (seed, epoch, row) like masks, padded with 0 up to ``size``."""
+        """Sample a number for each target as a function of (seed, epoch, row), padded with 0 up to ``size``."""
         uniform, end = np.zeros(size, dtype=np.float32), 0
         rngs = generators(self.seed, "sample", epoch, indices=np.asarray(row_ids))
         for rng, part in zip(rngs, corrupted, strict=True):
@@ -216,7 +221,7 @@ def _up(size: int, multiple: int) -> int:
 
 
 def _joined(parts: Sequence[Mapping[str, np.ndarray]], *, size: int) -> dict[str, Tensor]:
-    """Concatenate the numbers of all rows by name, padded with zeros up to ``size``."""
+    """Concatenate the integers of all rows by name, padded with zeros up to ``size``."""
     tensors = {}
     for name in parts[0]:
         numbers = np.concatenate([part[name] for part in parts])

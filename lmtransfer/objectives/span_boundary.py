@@ -21,9 +21,9 @@ from lmtransfer.training.learner import Loss
 class SpanBoundaryObjective(Objective):
     """Predicts each token of a masked span from the two tokens next to the span (Joshi et al. 2020, section 3.2).
 
-    The input consists of the states of the two tokens and an embedding of the target's distance from the left token. It
-    passes through two dense layers, each with an activation and a LayerNorm. The output matrix is the token embedding,
-    with a separate bias.
+    The states of the two tokens and an embedding of the target's distance from the left token pass through two dense
+    layers, each with an activation and a LayerNorm. The output matrix is the token embedding, with a separate bias.
+
     Losses: "sbo", the cross entropy in nats summed over masked tokens; and "sbo_accuracy".
 
     Where we differ from the published code: targets beyond the last position share the last position embedding; the

@@ -1,4 +1,4 @@
-"""Token prediction with an output matrix over the vocabulary: the base class of the objectives, and the loss.
+"""The base class and the loss of objectives that predict tokens with an output matrix over the vocabulary.
 
 Shape legend: M prediction positions, V vocabulary, E width of the output embedding.
 """
@@ -19,21 +19,20 @@ from lmtransfer.models.layers.cross_entropy import (
     log_uniform_samples,
     sampled_cross_entropies,
 )
-from lmtransfer.objectives.base import Objective
-from lmtransfer.objectives.softmax import Softmax
+from lmtransfer.objectives.base import Objective, Softmax
 
 
 class TokenPrediction(Objective):
-    """Prediction with the token embedding as output matrix, or a randomly initialized one of the same width.
+    """Predicts tokens; the output matrix is the token embedding, or a randomly initialized matrix of the same width.
 
-    In a run with phases, a tied output matrix starts as the token embedding at the beginning of the phase. Whatever a
-    separate output matrix learned in an earlier phase is discarded.
+    If a phase with a tied output matrix follows a phase with a separate one, what the separate matrix learned is
+    discarded.
 
     Args:
-        num_sampled: number of classes sampled for a sampled softmax in training, which is faster if the vocabulary is
-            several times as large. It assumes that ids are sorted by frequency, as in most vocabularies. The classes
-            are sampled for each micro-batch, like dropout masks. None, or the size of the vocabulary, gives the full
-            softmax, which evaluation always uses.
+        tie_output: whether the token embedding is the output matrix.
+        num_sampled: number of classes of a sampled softmax in training, which is faster if the vocabulary is several
+            times as large. Ids must be sorted by frequency, as in most vocabularies. The classes are sampled for each
+            micro-batch. None, or the size of the vocabulary, gives the full softmax, which evaluation always uses.
     """
 
     published_arguments = MappingProxyType({"tie_output": True})
@@ -58,7 +57,7 @@ class TokenPrediction(Objective):
 
     @property
     def output_bias(self) -> Tensor | None:
-        """The bias of the output matrix; None for no bias."""
+        """The bias after the output matrix; None for no bias."""
         return None
 
     def transform(self, hidden_MD: Tensor) -> Tensor:
@@ -66,7 +65,7 @@ class TokenPrediction(Objective):
         raise NotImplementedError
 
     def score(self, hidden_MD: Tensor, targets_M: Tensor, weights_M: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return the weighted sum of cross entropies and the weight of the correct predictions."""
+        """Return the weighted sum of cross entropies and the total weight of correct predictions."""
         hidden_ME, output_VE = self.transform(hidden_MD), self.output_embedding.weight
         return vocabulary_loss(
             hidden_ME, output_VE, self.output_bias, targets_M, weights_M, num_sampled=self.active_num_sampled
@@ -91,11 +90,12 @@ def vocabulary_loss(
     num_sampled: int | None,
     corrects_target: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
-    """Compute the weighted sum of cross entropies (nats) and the summed weight of the correct predictions.
+    """Compute the weighted sum of cross entropies (nats) and the total weight of correct predictions.
 
     Args:
-        num_sampled: number of classes to sample for this call, with the device's global generator, like dropout masks;
-            there are then no predictions, and the second result is None. None gives the full softmax.
+        num_sampled: number of classes to sample, with the device's global generator, as for dropout; there are then no
+            predictions, and the second result is None. None gives the full softmax.
+        corrects_target: see ``sampled_cross_entropies``.
     """
     if num_sampled is not None:
         losses_M, _ = vocabulary_losses(
@@ -115,7 +115,7 @@ def vocabulary_losses(
     num_sampled: int | None,
     corrects_target: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
-    """Return the cross entropy (nats) and most probable id at each position, (M,) each; see ``vocabulary_loss``."""
+    """Return the cross entropy (nats) and the most probable id at each position, (M,); see ``vocabulary_loss``."""
     if num_sampled is None:
         return cross_entropies(hidden_ME, weight_VE, bias_V, targets_M)
     samples_S = log_uniform_samples(num_sampled, len(weight_VE), weight_VE.device)

@@ -1,4 +1,4 @@
-"""Batches split into rows for display, and counts over many rows.
+"""The rows of a batch for display, and statistics of rows.
 
 Shape legend: T tokens of a packed batch, M prediction positions.
 """
@@ -46,7 +46,7 @@ def row_views(batch: PretrainingBatch) -> Iterator[RowView]:
 
 @dataclass(slots=True)
 class RowCounts:
-    """Counts over a number of rows."""
+    """Counts of rows, tokens and labels; hidden tokens are the tokens to predict."""
 
     rows: int = 0
     tokens: int = 0
@@ -59,7 +59,7 @@ class RowCounts:
 
     @property
     def num_replaced(self) -> int:
-        """The number of tokens to predict that became a token other than [MASK]."""
+        """The number of tokens to predict that were replaced by a token other than [MASK]."""
         return self.num_hidden - self.num_masked - self.num_unchanged
 
 

@@ -1,4 +1,4 @@
-"""Checks of a pretraining run's config before any text is read."""
+"""The checks of a pretraining config before any text is read."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from lmtransfer.config.short_forms import expand_overlap, expand_parts
 from lmtransfer.errors import ConfigError
 from lmtransfer.interop.open_run import open_saved
 from lmtransfer.models.base import Encoder
-from lmtransfer.objectives.fit import check_order
+from lmtransfer.objectives.compatibility import check_order
 from lmtransfer.objectives.learner import PretrainingLearner
-from lmtransfer.objectives.rows.mixed import CONTIGUOUS_MIXTURE
+from lmtransfer.objectives.rows.mixture import CONTIGUOUS_MIXTURE
 from lmtransfer.pretraining.continued import command_line_keys, continue_from
 from lmtransfer.pretraining.parts import parts_of_phases, parts_over
 from lmtransfer.pretraining.save_points import save_points, word_points
@@ -36,8 +36,8 @@ def check_pretraining(cfg: DictConfig, *, primary: str) -> None:
     """Check the whole config before any work.
 
     Args:
-        cfg: the config; its phases are completed in place. With ``init``, its model becomes the continued run's model,
-            and its losses get the head arguments of that run.
+        cfg: the config, whose phases are completed in place. With ``init``, the model and the arguments of the heads
+            are replaced by those of the continued run.
     """
     expand_parts(cfg)
     expand_overlap(cfg)
@@ -66,7 +66,7 @@ def check_pretraining(cfg: DictConfig, *, primary: str) -> None:
         raise ConfigError([f"{key}=null is not allowed: leave it out, or choose a value" for key in nulls])
     without = [phase.objective for phase in phases if not OmegaConf.select(cfg, f"{phase.objective}.losses")]
     if without:
-        advice = "there is no loss; choose an objective (lmtransfer list objectives)"
+        advice = "there are no losses; choose an objective (lmtransfer list objectives)"
         raise ConfigError([f"{key}.losses: {advice}" for key in without])
     if cfg.hardware.shard and len(phases) > 1:
         raise ConfigError("hardware.shard=true: a run with phases cannot be sharded; set it to false, or phases=null")
@@ -81,7 +81,7 @@ def check_pretraining(cfg: DictConfig, *, primary: str) -> None:
 
 
 def _parts_of(cfg: DictConfig, phase: Phase) -> list[str]:
-    """Return the keys of the components of a phase's objective, relative to the objective's key."""
+    """Return the keys of the components in the objective of a phase, relative to the key of the objective."""
     losses = OmegaConf.select(cfg, f"{phase.objective}.losses") or {}
     return ["rows", "corruption", *(f"losses.{name}" for name in losses)]
 
@@ -96,7 +96,7 @@ def _check_characters(cfg: DictConfig) -> None:
 
 
 def _check_parts(cfg: DictConfig) -> None:
-    """Build all parts on the meta device, without memory for weights, to check that they are valid and compatible."""
+    """Build all parts on the meta device, which needs no memory, to check that they are valid and compatible."""
     tokenizer = cast(Tokenizer, _UntrainedTokenizer(cfg.tokenizer))
     with torch.device("meta"):
         last = parts_over(cfg.objective, new_encoder(cfg.model, tokenizer, seed=0), tokenizer, {})
@@ -113,12 +113,12 @@ def _check_parts(cfg: DictConfig) -> None:
 
 
 def _complete_embeddings(cfg: DictConfig, encoder: Encoder) -> None:
-    """Set ``embeddings`` to null if a recipe sets it but the model cannot use it."""
+    """Set ``embeddings`` to null if a recipe sets it but the model cannot use counted embeddings."""
     if cfg.get("embeddings") is None:
         return
     problem = ""
     if cfg.get("init"):
-        problem = "with init= the token embeddings come from the run; leave embeddings= out"
+        problem = "with init=..., the token embeddings come from the run; leave embeddings=... out"
     elif encoder.token_embedding is None and not encoder.reads_characters:
         problem = f"{type(encoder).__name__} has no table of token embeddings: use another model, or embeddings=null"
     if problem and any(key.partition(".")[0] == "embeddings" for key in command_line_keys()):
@@ -128,10 +128,7 @@ def _complete_embeddings(cfg: DictConfig, encoder: Encoder) -> None:
 
 
 class _UntrainedTokenizer:
-    """A placeholder for a tokenizer that is not trained yet, with the right vocabulary size and one word per piece.
-
-    It cannot encode text; it only serves to check that the parts can be built.
-    """
+    """A placeholder for a tokenizer that is not trained yet, for checking that the parts can be built."""
 
     def __init__(self, node: DictConfig) -> None:
         size = node.get("vocab_size")
@@ -142,5 +139,5 @@ class _UntrainedTokenizer:
         self.starts_word = np.ones(self.vocab_size, dtype=bool)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the same capitalized word for any ids."""
+        """Return a capitalized word, whatever the ids."""
         return "Word"

@@ -1,4 +1,4 @@
-"""The parts that continued pretraining takes from a run: its model, its heads' arguments, and matching head weights."""
+"""What continued pretraining takes from another run: the model, and the arguments and weights of the heads."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _GENERATOR_KEYS = ("generator_start", "generator_size")
 def continue_from(saved: SavedRun, cfg: DictConfig) -> None:
     """Change the config so that it continues a run.
 
-    The model is taken from the run. Only its dropout can be overridden, because dropout has no weights. A loss that the
-    run also had keeps the arguments with which its head was trained, except its weight in the total and the user's
+    The model comes from the run. Only its dropout can be overridden, because dropout has no weights. A loss that the
+    run also had keeps the arguments with which its head was trained, except for its weight in the total and the user's
     overrides.
     """
     typed_keys = command_line_keys()
@@ -38,12 +38,13 @@ def continue_from(saved: SavedRun, cfg: DictConfig) -> None:
         elif group == "model":
             settable = ", ".join(f"model.{known}" for known in model if known.endswith("dropout"))
             problems.append(
-                f"{text}: with init= the model comes from the run ({model_label(model)}); leave it out"
+                f"{text}: with init=..., the model comes from the run ({model_label(model)}); leave this setting out"
                 + (f" (only {settable} can be set)" if settable else "")
             )
         elif group == "tokenizer" and name != "add":
             problems.append(
-                f"{text}: with init= the tokenizer comes from the run; leave it out (tokenizer.add=<file> adds words)"
+                f"{text}: with init=..., the tokenizer comes from the run; leave this setting out "
+                "(tokenizer.add=<file> adds words)"
             )
     if problems:
         raise ConfigError(problems)
@@ -57,7 +58,7 @@ def continue_from(saved: SavedRun, cfg: DictConfig) -> None:
 
 
 def _take_arguments(saved: SavedRun, losses: DictConfig, *, key: str, typed_keys: Mapping[str, str]) -> None:
-    """Give losses the arguments with which the run's heads were trained."""
+    """Set the arguments of losses to those with which the heads of the run were trained."""
     for loss, node in ((saved.config.get("objective") or {}).get("losses") or {}).items():
         if loss in losses and losses[loss].get("_target_") == node.get("_target_"):
             place = f"{key}.losses.{loss}."
@@ -66,14 +67,14 @@ def _take_arguments(saved: SavedRun, losses: DictConfig, *, key: str, typed_keys
             }
             arguments = {name: value for name, value in arguments.items() if not name.endswith("weight")}
             if losses[loss].get("tie_output") is False:
-                arguments.pop("tie_output", None)  # false is not the default, so a phase or a recipe has set it
+                arguments.pop("tie_output", None)  # not the default, so a phase or a recipe has set false
             if losses[loss].get("generator_start") == "encoder":  # not the default either
                 arguments = {name: value for name, value in arguments.items() if name not in _GENERATOR_KEYS}
             losses[loss] = {**losses[loss], **arguments}
 
 
 def recipe_remark() -> str | None:
-    """Return the note for a run that continues with the default recipe, meant for random weights; else None."""
+    """Return a note if the run continues with the default recipe, which is designed for random weights."""
     groups = {key.partition(".")[0] for key in command_line_keys()}
     if not groups or groups & {"experiment", "optimizer"}:
         return None
@@ -84,14 +85,14 @@ def recipe_remark() -> str | None:
 
 
 def command_line_keys() -> dict[str, str]:
-    """Return the overrides on the command line, by key or group."""
+    """Return the command-line overrides by key or group."""
     words = [parse(word) for word in command_line_overrides()]
     return {word.key_or_group: str(word.input_line) for word in words}
 
 
 @dataclass(frozen=True, slots=True)
 class InheritedHeads:
-    """The names of the objectives that received all, some or none of their head weights from the continued run."""
+    """The objectives that received all, some or none of their head weights from the continued run."""
 
     loaded: tuple[str, ...]
     partly_loaded: tuple[str, ...]
@@ -104,7 +105,7 @@ class InheritedHeads:
 
 @torch.no_grad()
 def inherit_heads(learner: PretrainingLearner, heads: Mapping[str, Tensor]) -> InheritedHeads:
-    """Copy the head weights of another run, by name (``mlm.dense.weight``), where names and shapes fit."""
+    """Copy the head weights of another run by name (``mlm.dense.weight``), where names and shapes match."""
     names_of_kinds: dict[str, list[str]] = {"loaded": [], "partly_loaded": [], "random": []}
     own_encoder = {id(tensor) for tensor in learner.encoder.state_dict(keep_vars=True).values()}
     for objective in learner.objective_list():
@@ -115,19 +116,19 @@ def inherit_heads(learner: PretrainingLearner, heads: Mapping[str, Tensor]) -> I
             if id(tensor) not in own_encoder
         }
         tensors = _shared_head(objective, heads) | dict(heads)
-        fitting = [key for key, tensor in own.items() if key in tensors and tensors[key].shape == tensor.shape]
+        matching = [key for key, tensor in own.items() if key in tensors and tensors[key].shape == tensor.shape]
         together = {f"{name}.{key}" for key in objective.joint_parameters}
-        if not together <= set(fitting):
-            fitting = [key for key in fitting if key not in together]
-        for key in fitting:
+        if not together <= set(matching):
+            matching = [key for key in matching if key not in together]
+        for key in matching:
             own[key].copy_(tensors[key])
-        kind = "loaded" if len(fitting) == len(own) else "partly_loaded" if fitting else "random"
+        kind = "loaded" if len(matching) == len(own) else "partly_loaded" if matching else "random"
         names_of_kinds[kind].append(name)
     return InheritedHeads(**{kind: tuple(names) for kind, names in names_of_kinds.items()})
 
 
 def _shared_head(objective: Objective, heads: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return weights of other objectives' heads, renamed to the modules of this objective that start from them."""
+    """Return the head weights that an objective borrows, renamed to its own modules."""
     return {
         f"{objective.name}.{module}.{key.removeprefix(f'{other}.')}": tensor
         for module, other in objective.borrowed_heads.items()

@@ -1,6 +1,7 @@
-"""Token embeddings from co-occurrence counts, before any training, and biases of the heads from token frequencies.
+"""Initial token embeddings from co-occurrence counts, and initial biases of the heads from token frequencies.
 
-Shape legend: V vocabulary, C characters of a word, F features of a word and a constant, P width of a word vector.
+Shape legend: V vocabulary, C context tokens (or characters of a word), N tokens of the text, K columns, F features of a
+word and a constant, P width of a word vector or number of pairs.
 """
 
 from __future__ import annotations
@@ -31,22 +32,22 @@ from lmtransfer.training import process_group
 _OVERSAMPLING = 16
 _TINY = 1e-12
 
-#: Number of counts that fit in cache (2 MiB), and number of pairs that are added at a time.
+#: Number of counts that fit in cache (2 MiB), and number of pairs that are counted at a time.
 _COUNTS_IN_CACHE, _PAIRS_AT_ONCE = 1 << 19, 1 << 19
 #: Maximum number of entries in a matrix of counts: 1 GiB in float32.
 _MOST_NUMBERS = 1 << 28
 _WORDS_AT_ONCE = 1024
-#: Added to the diagonal of the normal equations, as a share of its mean. Chosen on words left out of a fit to film
-#: reviews: a smaller value explains slightly more of the fitted words, but less of other words.
+#: Ridge penalty, as a share of the mean of the diagonal. It was chosen on held-out words of film reviews: a smaller
+#: penalty reproduces slightly more of the fitted vectors, but less of the others.
 _RIDGE = 1e-2
-#: Budgets shorter than this, in seconds, limit counting.
+#: Budget in seconds below which the time for counting is limited.
 _SHORT = 300.0
-#: Number of tokens that are counted first within a short budget, and the factor by which it grows.
+#: With a short budget, the number of tokens that are counted first, and the factor by which this number grows.
 _FIRST_TOKENS, _GROWTH = 1 << 17, 4
 
 
 def positive_pmi(counts_VC: Tensor, *, smoothing: float) -> Tensor:
-    """Compute positive pointwise mutual information in nats (Levy & Goldberg 2014), in place."""
+    """Convert counts to positive pointwise mutual information in nats (Levy & Goldberg 2014), in place."""
     of_token_V = counts_VC.sum(1).clamp_min(_TINY)
     of_context_C = counts_VC.sum(0) ** smoothing
     of_context_C = (of_context_C / of_context_C.sum().clamp_min(_TINY)).clamp_min(_TINY)
@@ -54,7 +55,7 @@ def positive_pmi(counts_VC: Tensor, *, smoothing: float) -> Tensor:
 
 
 def sparse_positive_pmi(places_2P: Tensor, numbers_P: Tensor, *, size: tuple[int, int]) -> Tensor:
-    """Compute sparse positive pointwise mutual information without smoothing; a count n contributes log(1 + n)."""
+    """Compute positive pointwise mutual information as a sparse matrix, with log(1 + n) for each count n."""
     smoothed_P = numbers_P.log1p()
     rows, columns = (torch.zeros(n).index_add_(0, place, smoothed_P) for n, place in zip(size, places_2P, strict=True))
     expected_P = rows[places_2P[0]] * columns[places_2P[1]] / smoothed_P.sum()
@@ -63,12 +64,12 @@ def sparse_positive_pmi(places_2P: Tensor, numbers_P: Tensor, *, size: tuple[int
 
 
 def leading_vectors(matrix: Tensor, *, columns: int, seed: int, rounds: int = 2) -> Tensor:
-    """Compute the leading left singular vectors, each times the root of its singular value (Levy et al. 2015, 3.3).
+    """Compute the leading left singular vectors, times the square roots of the singular values (Levy et al. 2015, 3.3).
 
     The method is random projection with subspace iteration (Halko, Martinsson & Tropp 2011, algorithm 4.4).
 
     Args:
-        columns: K; if the matrix has fewer rows or columns, the missing vectors are 0.
+        columns: number of vectors K; vectors beyond the rank of the matrix are 0.
 
     Returns:
         (V, K), float32.
@@ -88,13 +89,13 @@ def leading_vectors(matrix: Tensor, *, columns: int, seed: int, rounds: int = 2)
 
 
 def token_ids(store: TokenStore | MixedStore, *, most_tokens: int) -> np.ndarray:
-    """Return the first tokens of a corpus, or of each part of a mixture by its sampling proportion, int64, (N,)."""
+    """Return the first tokens of a corpus, or of each part of a mixture in proportion to its share, int64, (N,)."""
     parts = _stores_and_sizes(store, most_tokens)
     return np.concatenate([part.tokens(0, size) for part, size in parts]).astype(np.int64)
 
 
 def _stores_and_sizes(store: TokenStore | MixedStore, most_tokens: int) -> list[tuple[TokenStore, int]]:
-    """Return each store, and how many of its first tokens are counted."""
+    """Return each token store with the number of its first tokens to count."""
     if isinstance(store, TokenStore):
         return [(store, min(store.num_tokens, most_tokens))]
     sampled = store.proportions()
@@ -102,25 +103,21 @@ def _stores_and_sizes(store: TokenStore | MixedStore, most_tokens: int) -> list[
 
 
 def segment_ids(store: TokenStore | MixedStore, *, most_tokens: int, longest: int) -> np.ndarray:
-    """Return the segment (a document or ``longest`` tokens of it) of each token of ``token_ids``, int64, (N,)."""
-    segment_lists, number = [], 0
+    """Return the index of the segment (at most ``longest`` tokens of a document) of each token, int64, (N,)."""
+    segment_lists, before = [], 0
     for part, size in _stores_and_sizes(store, most_tokens):
         starts = np.asarray(part.sentence_starts)[np.asarray(part.document_starts)]
         places = np.arange(size)
         documents = np.searchsorted(starts, places, side="right") - 1
         begins_T = (places - starts[documents]) % longest == 0
-        segments = np.cumsum(begins_T) - 1 + number
+        segments = np.cumsum(begins_T) - 1 + before
         segment_lists.append(segments)
-        number = int(segments[-1]) + 1 if size else number
+        before = int(segments[-1]) + 1 if size else before
     return np.concatenate(segment_lists)
 
 
 def subsample(ids_N: np.ndarray, *, threshold: float, seed: int) -> np.ndarray:
-    """Drop frequent tokens at random, keeping the order of the others.
-
-    Each token is kept with its probability in ``token_shares.keep_probabilities``. Dropped tokens make the windows
-    wider, as in word2vec.
-    """
+    """Drop frequent tokens at random (see ``token_shares.keep_probabilities``), so that windows reach further."""
     kept_V = keep_probabilities(np.bincount(ids_N) / max(1, len(ids_N)), threshold=threshold)
     return ids_N[np.random.default_rng(seed).random(len(ids_N)) < kept_V[ids_N]]
 
@@ -128,18 +125,18 @@ def subsample(ids_N: np.ndarray, *, threshold: float, seed: int) -> np.ndarray:
 def window_counts(ranks_N: np.ndarray, *, window: int, vocab_size: int, contexts: int) -> Tensor:
     """Count how often each context token occurs near each token.
 
-    A pair at distance d counts ``window - d + 1``, so closer pairs count more, as with the random window sizes of
-    word2vec. Windows cross document boundaries.
+    A pair at distance d counts ``window - d + 1`` times, as on average with the random window sizes of word2vec.
+    Windows cross document boundaries.
 
-    The counts for a few tokens at a time stay in cache while all places of these tokens are read; in text order, every
-    pair would be a cache miss.
+    Only a few tokens are counted at a time, so that their counts stay in cache; in the order of the text, every pair
+    would be a cache miss.
 
     Returns:
         float32, (V, C).
     """
     size, reach = len(ranks_N), max(0, min(window, len(ranks_N) - 1))
     text_N = torch.from_numpy(ranks_N)
-    columns = contexts + 1  # one more column for tokens that are no context, and places outside the text
+    columns = contexts + 1  # the last column is for tokens that are not contexts, and for places outside the text
     padded = torch.full((size + 2 * reach,), contexts, dtype=torch.int32)
     padded[reach : reach + size] = text_N.clamp(max=contexts)
     near_NW = padded.unfold(0, 2 * reach + 1, 1)
@@ -148,7 +145,7 @@ def window_counts(ranks_N: np.ndarray, *, window: int, vocab_size: int, contexts
     at_once = max(1, _PAIRS_AT_ONCE // len(weights_W))
     weights_PW = weights_W.repeat(at_once)
 
-    sorted_N, order_N = text_N.sort(stable=True)  # places of the first token, then of the second, and so on
+    sorted_N, order_N = text_N.sort(stable=True)  # all places of the first token, then of the second, and so on
     rows = max(1, _COUNTS_IN_CACHE // columns)
     edges = torch.searchsorted(sorted_N, torch.arange(0, vocab_size + rows, rows)).tolist()
     counts_VC = torch.empty(vocab_size, contexts)
@@ -182,20 +179,22 @@ class CountedEmbeddings:
     """Initializes token embeddings from co-occurrence counts and one factorization, without training.
 
     Each view of the text contributes a share of the columns. Near neighbors show which tokens can replace a token; far
-    neighbors and documents show its topic. A view is a matrix of positive pointwise mutual information; its columns
-    are the leading singular vectors (Levy & Goldberg 2014; for documents Deerwester et al. 1990). Skip-gram with
-    negative sampling factorizes nearly the same matrix, but step by step, whereas this takes seconds.
+    neighbors and documents show the token's topic. A view is a matrix of positive pointwise mutual information, and its
+    columns are the leading singular vectors (Levy & Goldberg 2014; for documents Deerwester et al. 1990). Skip-gram
+    with negative sampling factorizes nearly the same matrix, but by training, whereas counting takes seconds.
 
     Args:
-        windows: the views by neighbors, each given by the number of tokens on each side.
-        subsample: tokens whose share is higher than this are dropped at random for the windows (``counts.subsampled``);
-            null drops none.
-        smoothing: exponent on the context frequencies (Levy et al. 2015).
-        contexts: how many of the most frequent tokens are contexts. A large vocabulary gets fewer, because a matrix of
-            counts has at most 1 GiB. One matrix is in memory at a time, or two if every token is a context, plus about
-            50 bytes for each counted token.
-        deviation: standard deviation of all numbers in the table, whose columns are centered; random embeddings have
-            0.02.
+        windows: the views by neighbors, each given as the number of tokens on each side.
+        documents: whether to add a view by documents.
+        segment_tokens: maximum number of tokens in a segment of a document.
+        subsample: tokens whose share is higher than this are dropped at random for the windows; null drops none.
+        smoothing: exponent of the context frequencies (Levy et al. 2015).
+        contexts: number of the most frequent tokens that serve as contexts; fewer with a large vocabulary, because a
+            matrix of counts has at most 1 GiB. One matrix is in memory at a time, or two if every token is a context,
+            plus about 50 bytes for each counted token.
+        max_tokens: maximum number of tokens to count.
+        deviation: standard deviation of all entries of the table, whose columns are centered (0.02 for random
+            embeddings).
         output_bias: whether the output biases over the vocabulary start from the log frequencies of the tokens.
     """
 
@@ -213,7 +212,9 @@ class CountedEmbeddings:
         output_bias: bool = True,
     ) -> None:
         if not windows and not documents:
-            raise ConfigError("embeddings.windows=[] and embeddings.documents=false leave nothing to count: set either")
+            raise ConfigError(
+                "embeddings.windows=[] and embeddings.documents=false leave nothing to count: set one of them"
+            )
         self.windows, self.documents, self.segment_tokens = tuple(windows), documents, segment_tokens
         self.subsample, self.smoothing, self.contexts = subsample, smoothing, contexts
         self.max_tokens, self.deviation, self.output_bias = max_tokens, deviation, output_bias
@@ -222,7 +223,7 @@ class CountedEmbeddings:
     def fill(
         self, table: nn.Embedding, store: TokenStore | MixedStore, *, seed: int, most_tokens: int | None = None
     ) -> int:
-        """Write the vectors into a table in place, except of absent tokens; return the number of counted tokens."""
+        """Write the vectors of all tokens that occur into ``table``; return the number of counted tokens."""
         most_tokens = min(self.max_tokens, most_tokens or self.max_tokens)
         ids_N = token_ids(store, most_tokens=most_tokens)
         counts_V = np.bincount(ids_N, minlength=table.num_embeddings)
@@ -247,14 +248,14 @@ class CountedEmbeddings:
         seed: int,
         most_tokens: int,
     ) -> Tensor:
-        """Compute occurring tokens' vectors, most frequent first: views side by side, each scaled to deviation 1."""
+        """Compute the vectors of the tokens that occur, by frequency: the views side by side, at the same scale."""
         shares = np.array_split(np.arange(dim), len(self.windows) + self.documents)
         views = []
         seed = derive_seed(seed, "counted embeddings")
         text_N = ranks_N if self.subsample is None else subsample(ranks_N, threshold=self.subsample, seed=seed)
-        text_N = text_N if len(text_N) > 1 else ranks_N  # in a tiny text, all tokens are frequent
+        text_N = text_N if len(text_N) > 1 else ranks_N  # in a tiny text, all tokens are frequent and may be dropped
         contexts = min(self.contexts, vocab_size, max(dim, _MOST_NUMBERS // vocab_size))
-        for place, window in enumerate(self.windows):  # keep no matrix alive while counting the next
+        for place, window in enumerate(self.windows):  # no matrix stays in memory while the next is counted
             views.append(
                 leading_vectors(
                     positive_pmi(
@@ -278,15 +279,14 @@ class CountedEmbeddings:
 
 @torch.no_grad()
 def fit_characters(network: CharacterCnn, characters_VC: np.ndarray, vectors_VP: Tensor, shares_V: np.ndarray) -> float:
-    """Fit a network's projection so that its word vectors approximate the counted vectors.
+    """Fit the projection of a character network so that its word vectors approximate the counted vectors.
 
     The convolutions keep their random weights, and the projection is the solution of a ridge regression on their
-    output. A word is weighted by the square root of its share of the text, so that rare words count as well, but their
-    less certain vectors count less. Where we differ from the paper: it trains a separate network by gradient descent,
-    for words that have no vector; here, this is the first layer of the model.
+    outputs. Words are weighted by the square root of their share of the text: rare words count less, because their
+    vectors are less certain.
 
     Returns:
-        The share of the variance of the vectors that the network reproduces, with these word weights.
+        The share of the (weighted) variance of the vectors that the network reproduces.
     """
     weights_V = torch.from_numpy(np.sqrt(np.pad(shares_V, (0, len(characters_VC) - len(shares_V)))))
     rows = weights_V.nonzero().squeeze(1).split(_WORDS_AT_ONCE)
@@ -314,11 +314,13 @@ class Start:
     """The result of counting.
 
     Attributes:
+        seconds: time spent on counting.
         shares_V: share of each token in the text, for the biases of heads; shorter than V if the last tokens never
             occur. None if biases start at 0.
-        vectors_VP: the counted vectors for the separate output matrix of an encoder that reads characters; None if the
-            encoder has a table, or the run has a checkpoint.
-        cut: whether part of the text is not counted, to leave a short budget in seconds for training.
+        vectors_VP: the counted vectors, for the separate output matrix of an encoder that reads characters; None if the
+            encoder has a token table, or if the run has a checkpoint.
+        explained: share of the variance of the vectors that an encoder over characters reproduces.
+        cut: whether part of the text was not counted, to leave time for training.
     """
 
     num_tokens: int
@@ -329,7 +331,7 @@ class Start:
     cut: bool = False
 
     def fill_head(self, objective: Objective) -> None:
-        """Set an objective's biases over the vocabulary to log frequencies with mean 0.
+        """Set an objective's biases over the vocabulary to centered log frequencies.
 
         If the encoder reads characters, also set an output matrix of the same shape to the counted vectors.
         """
@@ -360,13 +362,14 @@ def count_first(
     fresh: bool,
     budget: float | None = None,
 ) -> Start:
-    """Count a text and initialize an encoder's token embeddings on the main rank; the other ranks receive its weights.
+    """Count a text and initialize the token embeddings on the main rank, from which other ranks receive the weights.
 
-    Call this before anything copies or ties the embedding table.
+    Call this function before the embedding table is copied or tied.
 
     Args:
-        budget: the run's budget in seconds. Counting takes at most about half of a short budget: it begins with little
-            text, and counts more as long as there is time.
+        fresh: whether the run has no checkpoint; otherwise nothing is counted.
+        budget: budget of the run in seconds. Counting uses at most about half of a short budget: it starts with little
+            text, and counts more while there is time.
     """
     embeddings, start_time = cast(CountedEmbeddings, build(node)), perf_counter()
     shares_V, vectors_VP = token_shares(store), None
@@ -405,7 +408,7 @@ def _fill(
     seed: int,
     budget: float | None,
 ) -> tuple[int, bool]:
-    """Write counted vectors within half of a short budget; return the number of tokens, and whether time ran out."""
+    """Count within half of a short budget; return the number of counted tokens, and whether time ran out."""
     if budget is None or budget >= _SHORT:
         return embeddings.fill(table, store, seed=seed), False
     start_time, most_tokens = perf_counter(), _FIRST_TOKENS

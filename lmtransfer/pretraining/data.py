@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from lmtransfer.config.settings import TrainSettings
-from lmtransfer.data.stream import PlannedStream, evaluation_batches
+from lmtransfer.data.micro_batches import PlannedStream, evaluation_batches
 from lmtransfer.data.token_store import MixedStore, TokenStore
 from lmtransfer.errors import DataError
 from lmtransfer.objectives.learner import PretrainingLearner, collect_output_positions
@@ -17,17 +17,17 @@ from lmtransfer.training import process_group
 from lmtransfer.training.evaluation import evaluate_losses
 from lmtransfer.training.hardware import Hardware
 
-#: Computes the losses on a store, on at most the given number of tokens (None means all).
+#: A function that computes the losses on a token store, on at most the given number of tokens; None means all.
 Measure = Callable[[TokenStore, int | None], dict[str, float]]
 
 #: Maximum number of tokens in a forward pass during validation.
 _EVALUATION_MICRO_BATCH = 8192
-#: Number of contiguous streams into which text is cut for validation, independent of the batch size.
+#: Number of contiguous streams into which text is cut for validation, whatever the batch size.
 _EVALUATION_STREAMS = 16
 
 
 class PretrainingData:
-    """The text as batches that suit the hardware: one size for compiled models, few sizes on a CPU."""
+    """The text of a run as batches: of one size for compiled models, of few sizes on a CPU."""
 
     def __init__(
         self, text: Text, parts: PretrainingParts, *, train: TrainSettings, hardware: Hardware, seed: int
@@ -53,9 +53,9 @@ class PretrainingData:
             self.training.capacity = self.stream.capacity(parts.rows.max_length)
 
     def has_validation(self, *, note: Callable[[str], None]) -> bool:
-        """Whether the held-out text yields rows; if it is too short for a row, ``note`` receives the reason.
+        """Whether the held-out text yields any rows; if it is too short, ``note`` receives the reason.
 
-        In a mixture, parts whose held-out text yields no rows are excluded from validation.
+        Parts of a mixture whose held-out text yields no rows are excluded from validation.
         """
         if not isinstance(self.held_out, MixedStore):
             return self._has_rows(self.held_out, ", and so no best checkpoint", note)
@@ -73,7 +73,7 @@ class PretrainingData:
             return False
 
     def validate(self, learner: PretrainingLearner, *, most_tokens: int | None) -> dict[str, float]:
-        """Compute the losses on held-out text by name, on at most ``most_tokens`` tokens; None uses all."""
+        """Compute the losses by name on at most ``most_tokens`` tokens of held-out text; None means all."""
 
         def measure(store: TokenStore, most_tokens: int | None) -> dict[str, float]:
             limit = min(self.stream.micro_batch_tokens or _EVALUATION_MICRO_BATCH, _EVALUATION_MICRO_BATCH)
@@ -107,11 +107,10 @@ class PretrainingData:
 
 
 def validate(measure: Measure, held_out: TokenStore | MixedStore, *, most_tokens: int | None) -> dict[str, float]:
-    """Compute the losses on held-out text by name.
+    """Compute the losses by name on held-out text.
 
-    In a mixture, each part is measured separately, on an equal share of ``most_tokens``. ``mlm/fra`` is the loss
-    ``mlm`` on the part ``fra``, and ``mlm`` is the mean over the parts, which all have the same weight, whatever their
-    size.
+    In a mixture, each part is measured separately, on an equal share of ``most_tokens``: ``mlm/fra`` is the loss
+    ``mlm`` on the part ``fra``, and ``mlm`` is the mean over all parts, whatever their size.
     """
     if isinstance(held_out, TokenStore):
         return measure(held_out, most_tokens)

@@ -2,10 +2,11 @@
 
 A budget in seconds gives a different number of tokens on every machine. ``TABLE`` was measured with masked language
 modeling and Muon on the Python documentation, from random embeddings (``experiment=demo embeddings=null``, with
-``tokenizer.vocab_size=4096``, and ``laptop``), followed by ``experiment=few_labels``: the accuracy on 100 labeled
-docstrings, compared with the same encoder without pretraining. Each row is one pretraining run with three finetuning
-seeds, on two cores that report AVX2. ``scripts/bench/worth.py`` measures more such rows. These messages are not shown
-if embeddings start from counts, because such embeddings transfer before the loss falls below the unigram entropy.
+``tokenizer.vocab_size=4096``, and ``laptop``). Each entry is one pretraining run, followed by
+``experiment=few_labels`` with three seeds: the accuracy after finetuning on 100 labeled docstrings, compared with the
+same encoder without pretraining, on two AVX2 cores. ``scripts/bench/worth.py`` measures more such entries. These
+messages are not shown if embeddings start from counts, because such embeddings help before the loss falls below the
+unigram entropy.
 """
 
 from __future__ import annotations
@@ -20,8 +21,7 @@ from lmtransfer.objectives.base import masked_loss
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.pretraining.save_points import explain_unreached
 from lmtransfer.training.callbacks import Callback, TokenForecast, UnigramPlateau, millions
-from lmtransfer.training.optim.optimizer import Optimizer
-from lmtransfer.training.optim.optimizers import Muon
+from lmtransfer.training.optim.optimizers import Muon, Optimizer
 
 
 def callbacks_of(
@@ -33,10 +33,10 @@ def callbacks_of(
     optimizer: Optimizer,
     save_at: Sequence[int] = (),
 ) -> list[Callback]:
-    """Return a run's callbacks: the unigram plateau if tokens are masked, a token forecast if the budget is in seconds.
+    """Return the callbacks of a run: ``UnigramPlateau`` for masked tokens, ``TokenForecast`` for budgets in seconds.
 
     Args:
-        entropy: entropy of the token frequencies, in nats; None if no tokens are masked.
+        entropy: entropy of the token frequencies in nats; None if no tokens are masked.
         from_scratch: whether all weights started at random, as in the measured runs.
     """
     masked = masked_loss(learner.objective_list())
@@ -58,7 +58,7 @@ def callbacks_of(
 
 @dataclass(frozen=True, slots=True)
 class MeasuredBudget:
-    """One budget: tokens, accuracy gain over the control in points, and its standard error over finetuning seeds."""
+    """A budget with the accuracy gain over the control in points, and the standard error over finetuning seeds."""
 
     tokens: int
     points: float
@@ -67,10 +67,10 @@ class MeasuredBudget:
 
 @dataclass(frozen=True, slots=True)
 class Measurements:
-    """Measurements with one encoder.
+    """The measurements with one encoder.
 
     Attributes:
-        num_weights: number of weights in the matrices of its blocks.
+        num_weights: number of weights in the matrices of the blocks.
         plateau_tokens: number of tokens after which the loss was below the entropy of the token frequencies.
     """
 
@@ -99,12 +99,13 @@ TABLE = (
     ),
 )
 
-#: Show no message if the number of block weights differs from the nearest measured encoder's by more than this factor.
+#: No message is shown if the number of block weights and that of the nearest measured encoder differ by more than this
+#: factor.
 _ALIKE = 4.0
 
 
 def meaning(tokens: float, rate: float, *, num_weights: int) -> Sequence[str]:
-    """Return lines with the prediction of the measurements for a budget; none for encoders of other sizes."""
+    """Return lines that say what a budget achieved in the measurements; none for encoders of other sizes."""
     nearest = min(TABLE, key=lambda row: abs(math.log(row.num_weights / max(1, num_weights))))
     if not 1 / _ALIKE <= nearest.num_weights / max(1, num_weights) <= _ALIKE:
         return ()
@@ -113,7 +114,7 @@ def meaning(tokens: float, rate: float, *, num_weights: int) -> Sequence[str]:
         return [
             f"warning: {millions(tokens)} tokens are too few: in our measurements, {nearest.encoder} needed "
             f"{millions(nearest.plateau_tokens)} to learn more than token frequencies, and hardly helped before that. "
-            f"This takes about {seconds:,.0f} seconds on this machine; set a budget more than twice as large "
+            f"This takes about {seconds:,.0f} seconds on this machine; set a budget more than twice as large as that "
             f"(train.seconds={_round_up(2.5 * seconds)})"
         ]
     least = [row for row in nearest.budgets if row.tokens <= tokens]
@@ -127,7 +128,7 @@ def meaning(tokens: float, rate: float, *, num_weights: int) -> Sequence[str]:
 
 
 def block_weights(encoder: nn.Module) -> int:
-    """Count the weights in the matrices by which every token is multiplied, excluding embedding tables."""
+    """Count the weights in matrices, without embedding tables."""
     tables = {id(table.weight) for table in encoder.modules() if isinstance(table, nn.Embedding)}
     return sum(p.numel() for p in encoder.parameters() if p.ndim > 1 and id(p) not in tables)
 

@@ -1,4 +1,4 @@
-"""The losses of a pretraining run on its held-out text, optionally with other memory lengths."""
+"""Evaluation of a pretraining run on held-out text, optionally with other memory lengths."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rich.table import Table
 from lmtransfer.config.plain import resolve_config
 from lmtransfer.config.settings import TrainSettings
 from lmtransfer.config.sweep_names import in_sweep, sweep_name
-from lmtransfer.data.stream import evaluation_batches
+from lmtransfer.data.micro_batches import evaluation_batches
 from lmtransfer.data.token_store import TokenStore
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.interop.open_run import open_saved
@@ -28,11 +28,10 @@ from lmtransfer.pretraining.data import PretrainingData
 from lmtransfer.pretraining.parts import PretrainingParts, load_learner
 from lmtransfer.pretraining.text import Text, absolute_corpus, read_text
 from lmtransfer.runs.result import RunResult
-from lmtransfer.runs.run_directory import RunDirectory
+from lmtransfer.runs.run_directory import RunDirectory, versions
 from lmtransfer.runs.saved import SavedRun
 from lmtransfer.runs.training import eager_hardware
 from lmtransfer.runs.trust import check_same_text
-from lmtransfer.runs.versions import versions
 from lmtransfer.system.console import Console
 from lmtransfer.system.printable import short_path
 from lmtransfer.training import process_group
@@ -49,10 +48,10 @@ _TRAIN = {"batch_tokens": 4096}
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """A trained model, and the text on which it is measured.
+    """A trained model, and the text to evaluate it on.
 
     Attributes:
-        most_tokens: maximum number of tokens to count for each loss; None counts all.
+        most_tokens: maximum number of tokens for each loss; None means all.
     """
 
     learner: PretrainingLearner
@@ -63,7 +62,7 @@ class Measurement:
 
 
 def read_lengths(cfg: DictConfig) -> list[int] | None:
-    """Return the memory lengths to measure, sorted, or None if none are given."""
+    """Return the memory lengths to measure, sorted; None if ``memory_lengths`` is not set."""
     numbers = ("segment_length", "clamp_length", "eval_tokens")
     wrong = {key: cfg[key] for key in numbers if cfg[key] is not None and not _is_count(cfg[key], least=1)}
     if wrong:
@@ -71,7 +70,7 @@ def read_lengths(cfg: DictConfig) -> list[int] | None:
     if cfg.memory_lengths is None:
         idle = [key for key in ("segment_length", "clamp_length", "same_length") if cfg[key]]
         if idle:
-            raise ConfigError(f"{idle[0]} needs memory_lengths, such as memory_lengths=[0,64,640]")
+            raise ConfigError(f"{idle[0]} needs memory_lengths: set memory_lengths=[0,64,640], for example")
         return None
     setting = OmegaConf.to_container(OmegaConf.create({"values": cfg.memory_lengths}))["values"]  # type: ignore[index,call-overload]
     values = setting if isinstance(setting, list) else [setting]
@@ -87,10 +86,10 @@ def _is_count(value: Any, *, least: int) -> bool:
 
 
 def losses_by_memory(measurement: Measurement, lengths: list[int], cfg: DictConfig) -> list[float]:
-    """Measure the loss with each memory length.
+    """Measure the loss with each memory length, all on the same tokens.
 
-    All losses are measured on the same tokens. The text is cut into a few contiguous streams of windows of
-    ``segment_length`` tokens. The first windows of a stream only fill the longest memory and are not counted.
+    The text is cut into a few contiguous streams, and these into windows of ``segment_length`` tokens. The first
+    windows of a stream only fill the longest memory, and their losses do not count.
     """
     encoder = measurement.learner.encoder
 
@@ -104,8 +103,8 @@ def losses_by_memory(measurement: Measurement, lengths: list[int], cfg: DictConf
     held_out = measurement.text.prepared.validation
     if not isinstance(held_out, TokenStore) or not held_out.num_tokens:
         raise DataError(
-            "memory_lengths: the run's corpus is a mixture or has no held-out part; use a run with a single corpus and "
-            "a held-out part"
+            "memory_lengths: the corpus of the run is a mixture, or has no held-out part; use a run with a single "
+            "corpus and a held-out part"
         )
     source = PretrainingSource(
         store=held_out,
@@ -148,7 +147,7 @@ def losses_by_memory(measurement: Measurement, lengths: list[int], cfg: DictConf
 
 
 class _AfterWarmUp(Learner):
-    """A learner without losses in the first windows, which only fill its memory."""
+    """A learner whose first windows only fill the memory and have no losses."""
 
     def __init__(self, learner: PretrainingLearner, *, windows: int) -> None:
         super().__init__()
@@ -159,14 +158,14 @@ class _AfterWarmUp(Learner):
         return self.learner.counts(batch)
 
     def losses(self, batch: PretrainingBatch, recurrent_state: Any = None) -> tuple[dict[str, Loss], Any]:
-        """Return the wrapped learner's losses after the warm-up; the state is the number of windows and its state."""
+        """Return no losses during the warm-up; the state consists of a window count and the inner learner's state."""
         seen, inner = recurrent_state if batch.follows and recurrent_state is not None else (0, None)
         losses, inner = self.learner.losses(batch, inner)
         return losses if seen >= self.windows else {}, (seen + 1, inner)
 
 
 def evaluate_pretrained(cfg: DictConfig) -> Path:
-    """Measure the losses of the pretraining run ``cfg.run``, write a run directory and return its path."""
+    """Evaluate the pretraining run ``cfg.run``, write a run directory, and return the path of the directory."""
     saved = open_saved(cfg.run, key="run", trust=cfg.trust)
     lengths = read_lengths(cfg)
     hardware = eager_hardware(cfg)
@@ -226,14 +225,14 @@ def evaluate_pretrained(cfg: DictConfig) -> Path:
 
 
 def _default_name(cfg: DictConfig, saved: SavedRun, lengths: list[int] | None) -> str:
-    """Return the run's name, followed by the name of another corpus, if set, and ``memory`` for memory lengths."""
+    """Return a name from that of the run, that of another corpus, if set, and ``memory`` for memory lengths."""
     parts = ["pretrain", saved.name]
     parts += [str(cfg.corpus.name)] if cfg.get("corpus") is not None else []
     return "-".join([*parts, *(["memory"] if lengths is not None else [])])
 
 
 def _measurement(cfg: DictConfig, saved: SavedRun, hardware: Hardware) -> Measurement:
-    """Combine the run's model and its corpus, or ``cfg.corpus`` if set, tokenized by the run's tokenizer."""
+    """Load the run's model, and its corpus, or ``cfg.corpus`` if set, tokenized with the run's tokenizer."""
     config: Any = OmegaConf.create(saved.config)
     config.init = saved.reference
     config.data_root = cfg.data_root or saved.data_root
@@ -243,12 +242,12 @@ def _measurement(cfg: DictConfig, saved: SavedRun, hardware: Hardware) -> Measur
         config.corpus, config.screening = cfg.corpus, None
     elif config.get("corpus") is None:
         raise ConfigError(
-            f"run={cfg.run} was imported, so its training text is unknown: set a text to score it on, such as "
-            "corpus=text corpus.path=my/texts (of which the held-out part is used), or a task=..."
+            f"run={cfg.run} was imported, so its training text is unknown: choose a corpus for the evaluation, such as "
+            "corpus=text corpus.path=my/texts (the held-out part is used), or a task with task=..."
         )
     elif not saved.trusted:
         check_same_text(saved.config, saved.directory, data_root=config.data_root)
-        config.screening = None  # it only reports; do not read the files that it names
+        config.screening = None  # do not read the files that an untrusted config names
     text = read_text(config)
     config.init = None
     parts, learner = load_learner(saved, config)

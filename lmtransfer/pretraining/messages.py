@@ -1,4 +1,4 @@
-"""The messages of pretraining before the first step and after the last."""
+"""The messages of pretraining before the first and after the last step."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from lmtransfer.runs.result import RunResult, few_steps_warning
 from lmtransfer.system.console import Console
 from lmtransfer.system.printable import count, format_metric, short_path
 
-#: For encoders with fewer parameters, the closing message suggests the laptop recipes, which have high learning rates.
+#: Number of parameters below which the closing message suggests the laptop recipes, which have high learning rates.
 _SMALL = 30_000_000
-#: English corpora for which the closing message suggests SST-2, which is downloaded.
+#: English corpora for which the closing message suggests SST-2.
 _WITH_SST2 = ("imdb_unsup", "enwiki", "wikipedia", "wikitext2", "wikitext103")
-#: Predicting the vocabulary merits a note from this share of the FLOP on, and only above this number of pieces.
+#: Minimum share of the output matrices in the FLOP, and vocabulary size that must be exceeded, for a note.
 _LARGE_SHARE, _SMALL_VOCABULARY = 0.6, 8192
-#: Number of sampled classes that the note suggests.
+#: Number of sampled classes that this note suggests.
 _SAMPLED = 4096
 
 
 def opening_message(path: Path, pretraining: Pretraining) -> str:
-    """Return the opening message: model, losses, corpus, budget, hardware and run directory."""
+    """Return a message with the model, losses, corpus, budget, hardware and run directory."""
     text, phases, average = pretraining.text, pretraining.phases, pretraining.average
     encoder = phases[-1].parts.encoder
     parameters = sum(p.numel() for p in encoder.parameters())
@@ -48,13 +48,13 @@ def opening_message(path: Path, pretraining: Pretraining) -> str:
 
 
 def counting_message(start: Start, *, budget: float | None) -> str:
-    """Return the message on counted embeddings; ``budget`` in seconds includes counting."""
-    number, seconds = f"{count(start.num_tokens)} tokens", start.seconds
+    """Return a message on counted embeddings; ``budget`` is in seconds and includes counting."""
+    tokens, seconds = f"{count(start.num_tokens)} tokens", start.seconds
     if start.vectors_VP is None:
-        message = f"token embeddings start from counts of {number}; counting took {seconds:.1f} s"
+        message = f"token embeddings start from counts of {tokens}; counting took {seconds:.1f} s"
     else:
         message = (
-            f"word vectors start from counts of {number}: the first layer reproduces {100 * start.explained:.0f} % of "
+            f"word vectors start from counts of {tokens}: the first layer reproduces {100 * start.explained:.0f} % of "
             f"their variance from characters; this took {seconds:.1f} s"
         )
     if start.cut:
@@ -68,12 +68,12 @@ def counting_message(start: Start, *, budget: float | None) -> str:
 
 
 def large_output_note(share: float, text: Text) -> str | None:
-    """Suggest a sample or a smaller vocabulary if predicting a large one takes most of the arithmetic."""
+    """Suggest a sampled softmax or a smaller vocabulary if the output matrix takes most of the computation."""
     num_pieces = text.tokenizer.num_pieces
     if share < _LARGE_SHARE or num_pieces <= _SMALL_VOCABULARY:
         return None
     return (
-        f"predicting {num_pieces:,} pieces takes {100 * share:.0f} % of the arithmetic; steps are faster with a "
+        f"predicting {num_pieces:,} pieces takes {100 * share:.0f} % of the computation; steps are faster with a "
         f"sampled softmax (objective.losses.<loss>.num_sampled={_SAMPLED}) or a vocabulary of {_SMALL_VOCABULARY:,} "
         f"pieces (tokenizer.vocab_size={_SMALL_VOCABULARY})"
     )
@@ -84,7 +84,7 @@ def _losses(parts: PretrainingParts) -> str:
 
 
 def print_closing(path: Path, result: RunResult, *, corpus: str, output_root: Path, console: Console) -> None:
-    """Print the result as a table, and the commands to run next."""
+    """Print the result as a table, followed by the next commands."""
     table = Table(box=None, show_header=False)
     of_parts: dict[str, dict[str, float]] = {}
     for name, value in result.metrics.items():
@@ -128,7 +128,7 @@ def print_closing(path: Path, result: RunResult, *, corpus: str, output_root: Pa
 
 
 def print_seeds_closing(path: Path, result: RunResult, *, output_root: Path, console: Console) -> None:
-    """Print one row per seed and the commands to run next."""
+    """Print a table with one row per seed, followed by the next commands."""
     metric = result.main_metric
     if metric:
         table = Table("seed", f"validation {metric}", box=box.SIMPLE_HEAD)
@@ -148,7 +148,7 @@ def print_seeds_closing(path: Path, result: RunResult, *, output_root: Path, con
 
 
 def next_lines(path: Path, corpus: str, *, small: bool, output_root: Path) -> list[str]:
-    """Return the commands that show whether pretraining helped: on a similar task, or on the user's own task."""
+    """Return commands that show whether pretraining helped: on a similar task, or on the user's own task."""
     run = short_path(path)
     few, more = ("experiment=few_labels ", "experiment=laptop_finetune ") if small else ("", "")
     columns = []

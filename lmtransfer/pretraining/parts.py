@@ -1,10 +1,11 @@
-"""The encoder, rows, corruption and objectives of a pretraining run, with random weights or those of ``init``."""
+"""The encoder, rows, corruption and objectives of a pretraining run, with random weights or the weights of ``init``."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import torch
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
@@ -17,10 +18,11 @@ from lmtransfer.models.base import Encoder
 from lmtransfer.models.layers.lora import merge_saved_updates
 from lmtransfer.models.word_embeddings import TokenVectors
 from lmtransfer.objectives.base import Objective
+from lmtransfer.objectives.compatibility import check_compatible
 from lmtransfer.objectives.corruption.masking import Corruption
-from lmtransfer.objectives.fit import check_fit
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.objectives.rows.base import Rows
+from lmtransfer.randomness import derive_seed
 from lmtransfer.runs.saved import SavedRun, new_encoder, read_encoder
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.training.weights import load_weights, read_weights
@@ -28,7 +30,7 @@ from lmtransfer.training.weights import load_weights, read_weights
 
 @dataclass(frozen=True, slots=True)
 class PretrainingParts:
-    """Encoder, rows, corruption and objectives; ``heads`` are the weights of the heads of ``init``."""
+    """The encoder, rows, corruption and objectives, and the weights of the heads from ``init``."""
 
     encoder: Encoder
     rows: Rows
@@ -38,7 +40,7 @@ class PretrainingParts:
 
 
 def build_parts(cfg: DictConfig, tokenizer: Tokenizer) -> PretrainingParts:
-    """Build encoder, rows, corruption and objectives."""
+    """Build the parts of a run; with ``init``, load the weights of the encoder and return those of the heads."""
     heads: dict[str, Tensor] = {}
     if cfg.get("init"):
         read_encoder(open_saved(cfg.init, key="init"))
@@ -49,13 +51,13 @@ def build_parts(cfg: DictConfig, tokenizer: Tokenizer) -> PretrainingParts:
 
 
 def build_phases(cfg: DictConfig, tokenizer: Tokenizer) -> list[PretrainingParts]:
-    """Build the parts of each phase: one encoder; consecutive phases with the same losses share their objectives."""
+    """Build the parts of each phase; all share the encoder, and phases with equal losses in a row share objectives."""
     last = build_parts(cfg, tokenizer)
     return parts_of_phases(cfg, last, tokenizer)
 
 
 def parts_of_phases(cfg: DictConfig, last: PretrainingParts, tokenizer: Tokenizer) -> list[PretrainingParts]:
-    """Build the parts of every phase, given those of the last phase."""
+    """Build the parts of all phases, given those of the last phase."""
     phases, of_phases = phases_of(cfg), [last]
     for phase, after in reversed(list(zip(phases, phases[1:], strict=False))):
         try:
@@ -69,7 +71,7 @@ def parts_of_phases(cfg: DictConfig, last: PretrainingParts, tokenizer: Tokenize
 
 
 def _of_phase(cfg: DictConfig, phase: Phase, last: PretrainingParts, tokenizer: Tokenizer) -> PretrainingParts:
-    """Build the parts of a phase before the last; objectives without attention train only the token embeddings."""
+    """Build the parts of a phase other than the last; word-vector objectives train only the token embeddings."""
     node, encoder = OmegaConf.select(cfg, phase.objective), last.encoder
     directions = {direction for loss in node.losses.values() for direction in _directions(loss)}
     if directions == {"none"} and encoder.attention != "none":
@@ -92,7 +94,7 @@ def losses_of(cfg: DictConfig, phase: Phase) -> object:
 def parts_over(
     objective: DictConfig, encoder: Encoder, tokenizer: Tokenizer, heads: Mapping[str, Tensor]
 ) -> PretrainingParts:
-    """Build the parts of an objective for an existing encoder, and check that they fit it and one another."""
+    """Build the parts of an objective for an existing encoder, and check that all are compatible."""
     parts = PretrainingParts(
         encoder=encoder,
         rows=build(objective.rows, tokenizer=tokenizer),
@@ -100,7 +102,7 @@ def parts_over(
         objectives=[build(node, tokenizer=tokenizer) for node in objective.losses.values()],
         heads=heads,
     )
-    check_fit(encoder=encoder, objectives=parts.objectives, rows=parts.rows, corruption=parts.corruption)
+    check_compatible(encoder=encoder, objectives=parts.objectives, rows=parts.rows, corruption=parts.corruption)
     if parts.corruption.uses_mask and "mask" in tokenizer.missing_roles:
         raise ConfigError(
             "objective.corruption replaces tokens with [MASK], but the tokenizer has no such token: use an objective "
@@ -110,7 +112,7 @@ def parts_over(
 
 
 def _load_encoder(encoder: Encoder, saved: SavedRun, tokenizer: Tokenizer, cfg: DictConfig) -> dict[str, Tensor]:
-    """Load a run's weights into the encoder, resized if words were added; return the weights of the run's heads."""
+    """Load the weights of a run into the encoder, resized for added words; return the weights of the run's heads."""
 
     def learner_of(vocab_size: int) -> PretrainingLearner:
         nodes = cfg.objective.losses.values()
@@ -128,8 +130,14 @@ def _load_encoder(encoder: Encoder, saved: SavedRun, tokenizer: Tokenizer, cfg: 
     return heads
 
 
-def load_learner(saved: SavedRun, config: DictConfig) -> tuple[PretrainingParts, PretrainingLearner]:
-    """Load the parts of a pretraining run, and its learner with the trained weights; ``init`` is null in ``config``."""
+def load_learner(
+    saved: SavedRun, config: DictConfig, *, trained: bool = True
+) -> tuple[PretrainingParts, PretrainingLearner]:
+    """Load the parts of a pretraining run, and its learner; ``init`` is null in ``config``.
+
+    Args:
+        trained: whether the learner has the trained weights; otherwise it has the random weights of the run's seed.
+    """
     model, folder = saved.model_node, saved.checkpoint()
     for part in ("rows", "corruption"):
         saved.component(f"objective.{part}", "tokenizer")
@@ -142,6 +150,9 @@ def load_learner(saved: SavedRun, config: DictConfig) -> tuple[PretrainingParts,
 
     saved.check_fit(build_learner, tensors, checkpoint=folder, keys="model and objective")
     parts = build_parts(config, saved.tokenizer)
-    learner = PretrainingLearner(parts.encoder, list(parts.objectives))
-    load_weights(learner, tensors, source=str(folder))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive_seed(config.seed, "heads"))
+        learner = PretrainingLearner(parts.encoder, list(parts.objectives))
+    if trained:
+        load_weights(learner, tensors, source=str(folder))
     return parts, learner

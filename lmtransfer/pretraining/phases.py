@@ -1,17 +1,17 @@
-"""The phases of a pretraining run, which a single loop trains in turn. A run without phases has one phase.
+"""The phases of a pretraining run, which the training loop runs in turn; a run without ``phases`` has one phase.
 
-``describe_phases`` describes them, ``find_phase`` finds the one in which a run begins or resumes, and ``Pretraining``
-builds what a phase trains, then trains it and all later phases. These carry over from phase to phase:
+``describe_phases`` prepares the phases, ``find_phase`` finds the phase in which a run begins or resumes, and
+``Pretraining`` trains this phase and all later phases. The following carry over from phase to phase:
 
 - the encoder;
-- the heads, by name, where they fit;
+- the heads, by name, if their shapes match;
 - the state of the optimizer, if the losses and the kind of optimizer stay the same;
 - the average of the weights, if the losses stay the same; otherwise a new average begins;
 - the position in the text, as a number of passes;
 - step numbers, tokens, seconds and the budget.
 
 The next phase starts from the weights themselves, never from their average. Losses of different phases cannot be
-compared, so the best checkpoint is one from the last phase, and patience applies only to that phase.
+compared, so the best checkpoint always comes from the last phase, and patience applies only to that phase.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from omegaconf import DictConfig, OmegaConf
 from lmtransfer.config.component import build
 from lmtransfer.config.phases import Phase, phases_of
 from lmtransfer.config.settings import TrainSettings, VectorSettings
-from lmtransfer.data.stream import RenumberedStream
+from lmtransfer.data.micro_batches import RenumberedStream
 from lmtransfer.errors import CheckpointError
 from lmtransfer.models.word_embeddings import TokenVectors, standardize
 from lmtransfer.objectives.base import selection_metric
@@ -46,25 +46,26 @@ from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.runs.training import build_optimizer, prepare_encoders, trainer_config
 from lmtransfer.training.averaging import Average, UpdateWeight
 from lmtransfer.training.callbacks import Callback, PhaseName
+from lmtransfer.training.checkpoints import PhaseStart, TrainState
 from lmtransfer.training.data_parallel import shard
 from lmtransfer.training.evaluation import ModelSelection, Validation
 from lmtransfer.training.flops import peak_flops
 from lmtransfer.training.hardware import Hardware
 from lmtransfer.training.loop import Trainer, TrainerConfig
-from lmtransfer.training.optim.optimizer import Optimizer
+from lmtransfer.training.optim.optimizers import Optimizer
 from lmtransfer.training.optim.schedules import PartOfBudget
 from lmtransfer.training.progress import ProgressLine
-from lmtransfer.training.state import PhaseStart, TrainState
 from lmtransfer.training.trackers.base import Tracker
 from lmtransfer.training.weights import weights
 
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """The transition to a phase from the preceding one.
+    """What stays the same in the transition to a phase from the preceding phase.
 
     Attributes:
-        same_kind: whether the phase has the same kind of optimizer, possibly with other settings.
+        same_kind: whether both phases have the same kind of optimizer, possibly with different settings.
+        restarts: whether the learning rate schedule starts again.
     """
 
     same_losses: bool
@@ -73,12 +74,12 @@ class Transition:
     restarts: bool
 
 
-#: The first phase has no predecessor.
+#: The transition to the first phase, which has no predecessor.
 _BEGINNING = Transition(same_losses=False, same_optimizer=False, same_kind=False, restarts=True)
 
 
 def transitions_of(cfg: DictConfig, phases: Sequence[Phase], parts: Sequence[PretrainingParts]) -> list[Transition]:
-    """Return the transition to each phase; phases with the same losses share their objectives."""
+    """Return the transition to each phase."""
     optimizers = [OmegaConf.select(cfg, phase.optimizer) for phase in phases]
     transitions = [_BEGINNING]
     for place, (old, new) in enumerate(pairwise(optimizers), start=1):
@@ -97,7 +98,7 @@ def transitions_of(cfg: DictConfig, phases: Sequence[Phase], parts: Sequence[Pre
 
 
 def schedule_span(phases: Sequence[Phase], transitions: Sequence[Transition], place: int) -> tuple[int, float]:
-    """Return the phase that began the schedule of phase ``place``, and the share of the budget at which it ends."""
+    """Return the index of the phase in which the schedule of phase ``place`` starts, and the progress at its end."""
     first = max(index for index in range(place + 1) if transitions[index].restarts)
     later = range(place + 1, len(phases))
     return first, next((phases[index].begins for index in later if transitions[index].restarts), 1.0)
@@ -105,11 +106,12 @@ def schedule_span(phases: Sequence[Phase], transitions: Sequence[Transition], pl
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TrainingPhase:
-    """The description of a phase.
+    """A phase, ready to be trained.
 
     Attributes:
-        schedule_phase: place of the phase that starts the learning rate schedule.
-        embedding_after: change of the token embeddings at its end.
+        share: share of the budget.
+        schedule_phase: index of the phase in which the learning rate schedule starts.
+        embedding_after: change of the token embeddings at the end of the phase.
     """
 
     name: str
@@ -126,7 +128,7 @@ class TrainingPhase:
 def describe_phases(
     cfg: DictConfig, parts: Sequence[PretrainingParts], text: Text, *, train: TrainSettings, hardware: Hardware
 ) -> list[TrainingPhase]:
-    """Describe the phases of a run, in their order."""
+    """Prepare the phases of a run, in order."""
     phases = phases_of(cfg)
     transitions = transitions_of(cfg, phases, parts)
     descriptions = []
@@ -155,7 +157,7 @@ def describe_phases(
             )
         )
     if len(phases) > 1 or (save_at and train.epochs):
-        # Raises now rather than after hours of training.
+        # Fail now rather than after hours of training.
         lengths = [phase.data.stream.steps_per_epoch for phase in descriptions]
         check_reached(train, phases, steps_per_epoch=max(lengths))
     return descriptions
@@ -164,7 +166,7 @@ def describe_phases(
 def find_phase(
     phases: Sequence[TrainingPhase], run: RunDirectory | None, *, start: Start | None
 ) -> tuple[TrainingPhase, TrainState]:
-    """Find the phase in which a run begins, or resumes from its newest complete checkpoint, and the state before."""
+    """Return the phase in which a run begins, or resumes from its newest complete checkpoint, and the initial state."""
     seconds = 0.0 if start is None else start.seconds
     state = TrainState(seconds=seconds, prepared=seconds)
     newest = None if run is None or len(phases) == 1 else run.checkpoints.recover_newest()[0]
@@ -182,7 +184,7 @@ def find_phase(
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """The learner of a phase and everything that depends on earlier steps; the run's state is separate."""
+    """A phase in training: the learner and all that depends on earlier steps, except the state of the run."""
 
     phase: TrainingPhase
     learner: PretrainingLearner
@@ -193,10 +195,12 @@ class Training:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pretraining:
-    """Trains the phases of a run; each phase's training is built once, and the next phase takes over what it can.
+    """Trains the phases of a run.
 
     Attributes:
-        entropy: entropy of the token frequencies, in nats; None if no tokens are masked.
+        average: how the average of the weights is updated; None for no average.
+        start: the result of counting the embeddings; None without counted embeddings.
+        entropy: entropy of the token frequencies in nats; None if no tokens are masked.
     """
 
     phases: Sequence[TrainingPhase]
@@ -210,7 +214,7 @@ class Pretraining:
     from_scratch: bool
 
     def build_learner(self, phase: TrainingPhase) -> tuple[PretrainingLearner, InheritedHeads]:
-        """Build the learner of a phase, and report which heads of ``init`` it received."""
+        """Build the learner of a phase, and return which heads received weights from ``init``."""
         encoder, hardware = phase.parts.encoder, self.hardware
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derive_seed(self.seed, "heads"))
@@ -225,7 +229,7 @@ class Pretraining:
         return learner, heads
 
     def build_training(self, phase: TrainingPhase, learner: PretrainingLearner) -> Training:
-        """Build a learner's optimizer, average and callbacks."""
+        """Build the optimizer, average and callbacks of a learner."""
         optimizer = build_optimizer(phase.optimizer, learner)
         callbacks = callbacks_of(
             learner,
@@ -239,7 +243,7 @@ class Pretraining:
         return Training(phase, learner, optimizer, average, callbacks)
 
     def carry_over(self, training: Training, phase: TrainingPhase) -> Training:
-        """Build what a phase trains, given the finished phase before it; see the top of this file."""
+        """Prepare the training of a phase, given the finished phase before it; see the top of this file."""
         before, after = training.phase.parts.encoder, training.phase.embedding_after
         if after is not None and before.token_embedding is not None:
             standardize(before.token_embedding, center=after.centre, deviation=after.deviation)
@@ -286,7 +290,7 @@ class Pretraining:
             trainer.train()
 
     def flops(self, learner: PretrainingLearner, state: TrainState) -> float | None:
-        """Return the FLOP of a finished training run, if known; None with several phases or static word vectors."""
+        """Return the FLOP of a finished run; None (unknown) with several phases or static word vectors."""
         (phase, *others) = self.phases
         if others or isinstance(phase.parts.encoder, TokenVectors):
             return None
@@ -295,7 +299,7 @@ class Pretraining:
     def build_trainer(
         self, training: Training, state: TrainState, directory: RunDirectory, trackers: Sequence[Tracker]
     ) -> Trainer:
-        """Build the trainer of a phase; the state records where the phase starts, unless it is resumed."""
+        """Build the trainer of a phase; if the phase starts now, record its start in the state."""
         phase, learner = training.phase, training.learner
         for objective in learner.objective_list():
             objective.observe(self.text.prepared.train)
@@ -320,7 +324,7 @@ class Pretraining:
         )
 
     def _validation(self, training: Training, progress: ProgressLine) -> Validation | None:
-        """Describe the validation; only the last phase chooses the best checkpoint. None without held-out text."""
+        """Set up validation, None without held-out text; only the last phase selects the best checkpoint."""
         phase, data = training.phase, training.phase.data
         if not data.has_validation(note=progress.note):
             return None
@@ -333,7 +337,7 @@ class Pretraining:
 
 
 def _start_of(phase: TrainingPhase, state: TrainState) -> PhaseStart:
-    """Return where a phase starts, or started if it is resumed; the state records it for a named phase."""
+    """Return where a phase starts, or started if it is resumed; record the start of a named phase in the state."""
     starts = [start for start in state.phases if start["name"] == phase.name]
     if starts:
         return starts[0]

@@ -1,4 +1,4 @@
-"""When pretraining keeps its model (``train.save_at``, ``train.save_at_words``), and budgets in words."""
+"""The points at which pretraining keeps its model (``train.save_at`` and ``train.save_at_words``); budgets in words."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from lmtransfer.config.revisions import count_text, read_count
 from lmtransfer.config.settings import TrainSettings
 from lmtransfer.errors import ConfigError
 
-#: The checkpoints of the tracks of the BabyLM challenge (2026), in words read.
+#: The checkpoints in the tracks of the BabyLM challenge (2026), in words read.
 _STRICT_SMALL = (*range(1, 10), *range(10, 101, 10))
 _STRICT = (*range(1, 10), *range(10, 100, 10), *range(100, 1001, 100))
 TRACKS = {
     "babylm_strict_small": tuple(1_000_000 * millions for millions in _STRICT_SMALL),
     "babylm_strict": tuple(1_000_000 * millions for millions in _STRICT),
 }
-#: Limits of the tracks: words of text, and words read, repetitions included.
+#: The limits of the tracks: words in the text, and words read, including repetitions.
 LIMITS = {
     "babylm_strict_small": (10_000_000, 100_000_000),
     "babylm_strict": (100_000_000, 1_000_000_000),
@@ -26,13 +26,13 @@ LIMITS = {
 
 
 def save_points(train: TrainSettings) -> tuple[int, ...]:
-    """Return the points as token counts; none without ``train.save_at``."""
+    """Return the points of ``train.save_at`` as token counts."""
     problems, points = [], []
     for point in train.save_at or ():
         tokens = read_count(point)
         if tokens is None or tokens < 0:
             problems.append(
-                f"train.save_at: {point!r} is not a number of tokens; use 0 (for the initial weights) or more, such as "
+                f"train.save_at: {point!r} is not a number of tokens; use 0 (the initial weights) or more, such as "
                 "100000, 100k, 1M or 2.5B"
             )
         else:
@@ -47,7 +47,7 @@ def save_points(train: TrainSettings) -> tuple[int, ...]:
 
 
 def word_budget(train: TrainSettings) -> int | None:
-    """Return ``train.words`` as a number; None if there is no budget in words."""
+    """Return ``train.words`` as an integer; None if there is no budget in words."""
     if train.words is None:
         return None
     words = read_count(train.words)
@@ -57,7 +57,7 @@ def word_budget(train: TrainSettings) -> int | None:
 
 
 def word_points(train: TrainSettings) -> tuple[int, ...]:
-    """Return the points of ``train.save_at_words``, ascending; none without this setting."""
+    """Return the points of ``train.save_at_words`` as word counts, in ascending order."""
     if isinstance(train.save_at_words, str):
         if train.save_at_words not in TRACKS:
             raise ConfigError(
@@ -70,8 +70,8 @@ def word_points(train: TrainSettings) -> tuple[int, ...]:
         points = [count for count in counts if count is not None and count >= 0]
         if len(points) < len(counts) or points != sorted(set(points)):
             raise ConfigError(
-                f"train.save_at_words={list(train.save_at_words or ())}: must be word counts in ascending order, such "
-                "as [0,500k,1M]"
+                f"train.save_at_words={list(train.save_at_words or ())} must be a list of word counts in ascending "
+                "order, such as [0,500k,1M]"
             )
     budget = word_budget(train)
     if budget is not None and points and points[-1] > budget:
@@ -83,7 +83,7 @@ def word_points(train: TrainSettings) -> tuple[int, ...]:
 
 
 def check_track(train: TrainSettings, *, text_words: int) -> None:
-    """Check a run with the checkpoints of a track against the track's limits; held-out words count as text."""
+    """Check a run with the checkpoints of a track against the limits of the track; held-out words count as text."""
     track = train.save_at_words
     if not isinstance(track, str) or track not in LIMITS:
         return
@@ -92,8 +92,8 @@ def check_track(train: TrainSettings, *, text_words: int) -> None:
     problems = []
     if text_words > most_text:
         problems.append(
-            f"corpus: its text has {text_words:,} words, but {track} allows {most_text:,}: set corpus.max_words, or "
-            "train.save_at_words to a list for a run outside the track"
+            f"corpus: the text has {text_words:,} words, but {track} allows {most_text:,}: set corpus.max_words, or, "
+            "for a run outside the track, set train.save_at_words to a list"
         )
     if budget is None or budget > most_read:
         value = "no budget in words" if budget is None else f"train.words={train.words}"
@@ -105,7 +105,7 @@ def check_track(train: TrainSettings, *, text_words: int) -> None:
 
 
 def convert_words(train: TrainSettings, tokens_per_word: Callable[[], float]) -> TrainSettings:
-    """Express the budget and the points in words as numbers of tokens, special tokens included."""
+    """Convert budgets and points in words to tokens, including special tokens."""
     budget, points = word_budget(train), word_points(train)
     if points and train.save_at:
         raise ConfigError("train.save_at and train.save_at_words are both set; keep one")
@@ -118,7 +118,7 @@ def convert_words(train: TrainSettings, tokens_per_word: Callable[[], float]) ->
 
 
 def check_reached(train: TrainSettings, phases: Sequence[Phase], *, steps_per_epoch: int | None = None) -> None:
-    """Check that the budget reaches all points, as far as it is known: a budget in seconds may reach any."""
+    """Check that the budget reaches all points; budgets in seconds cannot be checked."""
     steps = train.steps
     if train.epochs is not None and steps_per_epoch is not None:
         steps = max(math.ceil(train.epochs * steps_per_epoch), train.min_steps or 0)
@@ -138,7 +138,7 @@ def check_reached(train: TrainSettings, phases: Sequence[Phase], *, steps_per_ep
 
 
 def explain_unreached(points: Sequence[int], tokens: float) -> list[str]:
-    """Return a line for the user on the points that a run of ``tokens`` tokens does not reach; empty if none."""
+    """Return a warning if a run of ``tokens`` tokens does not reach some points; otherwise an empty list."""
     missing = [count_text(point) for point in points if point > tokens]
     if not missing:
         return []
@@ -147,7 +147,7 @@ def explain_unreached(points: Sequence[int], tokens: float) -> list[str]:
 
 
 def explain_missed(points: Sequence[int], *, tokens: int, revisions: Collection[int]) -> list[str]:
-    """Return a line on the points that a resumed run passed without keeping its model; empty if none."""
+    """Return a note if a resumed run has passed points without keeping its model; otherwise an empty list."""
     missed = [count_text(point) for point in points if point <= tokens and point not in revisions]
     if not missed:
         return []

@@ -1,4 +1,4 @@
-"""The text of a pretraining run as token ids: one corpus, or a mixture of several."""
+"""The text of a pretraining run as token ids, from a corpus or a mixture, and its screening."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from rich.table import Table
 from lmtransfer.config.component import build
 from lmtransfer.data.corpora.mixture import MixtureCorpus
 from lmtransfer.data.documents import Corpus
+from lmtransfer.data.micro_batches import PlannedStream
 from lmtransfer.data.screening import ScreenedCorpus, Screening, list_path
-from lmtransfer.data.stream import PlannedStream
 from lmtransfer.data.token_cache import PreparedCorpus, prepare, tokenizer_for
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.interop.added_tokens import add_words
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from lmtransfer.tasks.base import Task
 
 
-#: Number of characters of a text shown in a terminal line.
+#: Maximum number of characters of a text in a line on the terminal.
 _MAX_CHARACTERS = 60
 
 
 def build_screening(cfg: DictConfig, *, cache_dir: Path) -> Screening | None:
-    """Build ``cfg.screening`` with the evaluation texts that it names; None without screening."""
+    """Build ``cfg.screening`` and read its evaluation texts; None without screening."""
     node = cfg.get("screening")
     if node is None:
         return None
@@ -53,7 +53,7 @@ def _lines(corpus: Corpus) -> list[str]:
 
 
 def _held_out_texts(name: str, task: Task) -> dict[str, list[str]]:
-    """Return the texts of every split but the training split; unavailable splits are skipped with a message."""
+    """Return the texts of all splits except the training split; unavailable splits are skipped with a message."""
     texts: dict[str, list[str]] = {}
     missing: dict[str, DataError] = {}
     for split in task.splits:
@@ -69,18 +69,18 @@ def _held_out_texts(name: str, task: Task) -> dict[str, list[str]]:
         why = next(iter(missing.values()), f"it has only the splits {', '.join(task.splits)}")
         raise DataError(f"screening.overlap_with: task {name} has no dev or test texts here: {why}")
     for split, reason in missing.items():
-        print(f"screening: texts of {name} {split} are not searched for: {reason}", file=sys.stderr)
+        print(f"screening: the texts of {name} {split} are not searched for: {reason}", file=sys.stderr)
     return texts
 
 
 def screened_parts(corpus: Corpus) -> Mapping[str, ScreenedCorpus]:
-    """Return the screened corpora by name: the corpus itself, or the parts of a mixture."""
+    """Return the screened corpora by name: the corpus itself, or the screened parts of a mixture."""
     parts = corpus.parts if isinstance(corpus, MixtureCorpus) else {corpus.name: corpus}
     return {name: part for name, part in parts.items() if isinstance(part, ScreenedCorpus)}
 
 
 def notes_on(corpus: Corpus) -> Iterator[str]:
-    """Yield one line on each screened corpus."""
+    """Yield a line with the findings of each screened corpus."""
     for name, part in screened_parts(corpus).items():
         findings = part.findings
         what = "removed" if part.screening.action == "drop" else "found (but kept)"
@@ -91,7 +91,7 @@ def notes_on(corpus: Corpus) -> Iterator[str]:
 
 
 def findings_table(name: str, corpus: ScreenedCorpus) -> Table:
-    """Build a table with the findings of a corpus's screening."""
+    """Build a table with the findings of the screening of a corpus."""
     screening, findings = corpus.screening, corpus.findings
     action = "removed" if screening.action == "drop" else "kept (screening=report)"
     table = Table(
@@ -115,11 +115,11 @@ def findings_table(name: str, corpus: ScreenedCorpus) -> Table:
 
 
 def examples_of(corpus: ScreenedCorpus) -> Iterator[str]:
-    """Yield lines with the first matching documents, and the location of the whole list."""
+    """Yield lines with the first matching documents, and the path of the complete list."""
     for line in corpus.findings.examples:
         yield f"  {line['key']}: {_reason(line)}: {line['text'][:_MAX_CHARACTERS]!r}"
     if corpus.findings.num_matches:
-        yield f"all of them: {list_path(corpus.findings_folder)}"
+        yield f"complete list: {list_path(corpus.findings_folder)}"
 
 
 def _reason(line: Mapping[str, Any]) -> str:
@@ -129,28 +129,12 @@ def _reason(line: Mapping[str, Any]) -> str:
     return f"contains {line['holds'][0]['text'][:_MAX_CHARACTERS]!r} from {line['holds'][0]['set']}{more}"
 
 
-def keep_commits(corpus: Any, saved: Mapping[str, Any]) -> None:
-    """Set each ``revision=null`` in a resumed run's corpus, in place, to the commit with which the run began."""
-    if "revision" in corpus and corpus.revision is None:
-        corpus.revision = saved.get("revision")
-    for name, part in (corpus.get("parts") or {}).items():
-        keep_commits(part, (saved.get("parts") or {}).get(name) or {})
-
-
-def with_commits(node: Mapping[str, Any], corpus: Corpus) -> dict[str, Any]:
-    """Return a corpus's config node with the commit of each streamed data set as its ``revision``."""
-    if isinstance(corpus, MixtureCorpus):
-        parts = {name: with_commits(part, corpus.parts[name]) for name, part in node["parts"].items()}
-        return {**node, "parts": parts}
-    return dict(node) if corpus.commit is None else {**node, "revision": corpus.commit}
-
-
 @dataclass(frozen=True, slots=True)
 class Text:
     """A corpus as token ids.
 
     Attributes:
-        notes: messages on words that were added to the tokenizer, and on the screening.
+        notes: messages about words added to the tokenizer, and about the screening.
     """
 
     corpus: Corpus
@@ -159,7 +143,7 @@ class Text:
     notes: tuple[str, ...] = ()
 
     def tokens_per_word(self, stream: PlannedStream) -> float:
-        """Return the number of training tokens per word of the training text; special tokens count, as in the loop."""
+        """Return the number of tokens, including special tokens, per word of the training text."""
         if self.prepared.parts:
             raise ConfigError(
                 f"train.words and train.save_at_words need a single corpus, but corpus={self.corpus.name} is a "
@@ -170,7 +154,7 @@ class Text:
 
 
 def read_text(cfg: DictConfig, *, num_workers: int | None = None) -> Text:
-    """Tokenize the corpus, or read its tokens from the cache."""
+    """Tokenize the corpus, or read the tokens from the cache."""
     cache_dir = default_cache_dir() if cfg.cache_dir is None else Path(cfg.cache_dir).expanduser().absolute()
     corpus = build_corpus(cfg, cache_dir=cache_dir)
     words = (cfg.get("tokenizer") or {}).get("add")
@@ -179,7 +163,7 @@ def read_text(cfg: DictConfig, *, num_workers: int | None = None) -> Text:
     else:
         trainer = {key: value for key, value in cfg.tokenizer.items() if key != "add"}
         tokenizer = tokenizer_for(corpus, build(OmegaConf.create(trainer)), cache_dir=cache_dir)
-    notes: tuple[str, ...] = ()
+    notes: list[str] = []
     if words is not None:
         tokenizer, notes = add_words(tokenizer, Path(str(words)).expanduser().absolute())
     prepared = prepare(
@@ -189,10 +173,7 @@ def read_text(cfg: DictConfig, *, num_workers: int | None = None) -> Text:
 
 
 def build_corpus(cfg: DictConfig, *, cache_dir: Path) -> Corpus:
-    """Build ``cfg.corpus``; a single corpus or each part of a mixture gets ``data_root`` and ``cache_dir``.
-
-    With ``cfg.screening``, the corpus, or each part of a mixture, is screened separately.
-    """
+    """Build ``cfg.corpus``; with ``cfg.screening``, screen the corpus, or each part of a mixture separately."""
     arguments: dict[str, Any] = {"data_root": cfg.data_root, "cache_dir": str(cache_dir)}
     screening = build_screening(cfg, cache_dir=cache_dir)
 
@@ -215,7 +196,7 @@ def build_corpus(cfg: DictConfig, *, cache_dir: Path) -> Corpus:
 
 
 def with_absolute_paths(config: dict[str, Any]) -> dict[str, Any]:
-    """Return the config with all paths absolute, so that it does not depend on the current folder."""
+    """Make all paths in the config absolute, so that the config does not depend on the current folder."""
     paths = {key: _absolute(config[key]) for key in ("init", "data_root", "output_root") if config.get(key)}
     tokenizer = dict(config["tokenizer"])
     if tokenizer.get("add"):
@@ -224,7 +205,7 @@ def with_absolute_paths(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def absolute_corpus(node: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the config of a corpus or a mixture with absolute paths."""
+    """Make the paths in the config of a corpus or a mixture absolute."""
     corpus = _with_absolute_path(node)
     if isinstance(corpus.get("parts"), Mapping):
         corpus["parts"] = {name: _with_absolute_path(part) for name, part in corpus["parts"].items()}

@@ -1,4 +1,4 @@
-"""The FLOP per token in pretraining, from which a run's share of a GPU's peak is computed."""
+"""The FLOP per token in pretraining, from which the utilization of a GPU is computed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from torch import nn
 
 from lmtransfer.models.base import Encoder, encoders_in
-from lmtransfer.models.layers.attention.layout import AttentionLayer
+from lmtransfer.models.layers.attention.self_attention import AttentionLayer
 from lmtransfer.objectives.base import Objective
 from lmtransfer.objectives.learner import PretrainingLearner, collect_output_positions
 from lmtransfer.pretraining.data import PretrainingData
@@ -20,20 +20,19 @@ def pretraining_flops(data: PretrainingData, learner: PretrainingLearner) -> flo
 
 
 def output_share(data: PretrainingData, learner: PretrainingLearner) -> float:
-    """Return the share of ``pretraining_flops`` that the output matrices over the vocabulary take, 0 to 1."""
+    """Return the share of the output matrices over the vocabulary in ``pretraining_flops``, from 0 to 1."""
     outputs = output_flops(learner, mean_length=data.stream.mean_length, target_share=_target_share(data))
     return outputs / max(1.0, pretraining_flops(data, learner))
 
 
 def learning_flops(learner: PretrainingLearner, *, mean_length: float, target_share: float) -> float:
-    """Count the FLOP per token actually computed in the forward and backward passes.
+    """Count the FLOP per token of the forward and backward passes.
 
-    Each matrix counts once for each time that a token is multiplied by it. Layers that share weights count separately,
-    and so does the generator of an objective. Heads, the output matrix, and the last layer of an encoder that sees both
-    sides count only at the positions where they are computed, that is at the share of predicted tokens, or once per
-    row; the keys and values of the last layer count everywhere. Embedding tables count nothing. Not counted are the
-    second stream of permutation language models, relative positions, and the convolutions over characters, except at
-    one position.
+    A matrix counts as often as a token is multiplied by it, so layers that share weights count separately. The
+    generator of an objective counts as well. Heads, output matrices, and the last layer of bidirectional encoders count
+    only at the positions at which they are computed: the predicted tokens, or one position per row. The keys and values
+    of the last layer count everywhere. Not counted are embedding tables, the second stream of permutation language
+    models, relative positions, and the convolutions over characters, except at one position.
     """
     places = _places(mean_length, target_share)
     encoder = learner.encoder
@@ -42,7 +41,7 @@ def learning_flops(learner: PretrainingLearner, *, mean_length: float, target_sh
     top_share = min(1.0, sum(places[read] for read in collect_output_positions(learner.objective_list())))
     top_shares = dict.fromkeys(encoders, top_share)
     if len(encoders) > 1:
-        top_shares[encoder] = 1.0  # beside a generator, the encoder reads all of its text
+        top_shares[encoder] = 1.0  # with a generator, the encoder's last layer is needed everywhere
     total = sum(_encoder_flops(module, mean_length, top_share=top_shares[module]) for module in encoders)
     if encoder.pooler is not None and any(objective.uses_pooler for objective in listed):
         total += 6 * places["starts"] * _num_weights(encoder.pooler)
@@ -53,7 +52,7 @@ def learning_flops(learner: PretrainingLearner, *, mean_length: float, target_sh
 
 
 def output_flops(learner: PretrainingLearner, *, mean_length: float, target_share: float) -> float:
-    """Return the FLOP per token of the output matrices over the vocabulary, both passes; see ``learning_flops``."""
+    """Return the FLOP per token of the output matrices over the vocabulary; see ``learning_flops``."""
     places = _places(mean_length, target_share)
     listed = [module for module in learner.modules() if isinstance(module, Objective)]
     return sum(6 * places[objective.output_reads] * objective.output_weights() for objective in listed)
@@ -65,12 +64,16 @@ def _target_share(data: PretrainingData) -> float:
 
 
 def _places(mean_length: float, target_share: float) -> dict[str, float]:
-    """Return the share of tokens at which a head or an output matrix is applied, by what it reads."""
+    """Return the share of tokens at which a head or an output matrix is applied, for each kind of position."""
     return {"all": 1.0, "masked": target_share, "starts": 1 / mean_length}
 
 
 def _encoder_flops(encoder: Encoder, mean_length: float, *, top_share: float) -> float:
-    """Return the FLOP per token in an encoder's layers without its pooler; the last runs on a share of the tokens."""
+    """Return the FLOP per token of an encoder without its pooler.
+
+    Args:
+        top_share: share of the tokens at which the last layer is computed.
+    """
     pooler = [] if encoder.pooler is None else [encoder.pooler]
     total = training_flops_per_token(
         num_weights=_num_weights(encoder, without=pooler), num_layers=0, dim=0, mean_length=0
@@ -83,7 +86,7 @@ def _encoder_flops(encoder: Encoder, mean_length: float, *, top_share: float) ->
 
 
 def _top_flops(encoder: Encoder, mean_length: float) -> float:
-    """Return the FLOP per token that the last layer saves where it is not read; 0 if it computes everything."""
+    """Return the FLOP per token that the last layer saves at positions that are not needed."""
     top = encoder.blocks()[-1:]
     attention = [part for block in top for part in block.modules() if isinstance(part, AttentionLayer)]
     if not attention or encoder.attention != "bidirectional":
@@ -107,7 +110,7 @@ def _num_weights(module: nn.Module, *, without: Collection[nn.Module] = ()) -> i
 
 
 def _parts(module: nn.Module, without: set[nn.Module]) -> Iterator[nn.Module]:
-    """Yield the module and all submodules, shared ones each time they occur, except embeddings and ``without``."""
+    """Yield the module and its submodules, except embeddings and ``without``; shared ones are repeated."""
     yield module
     for child in module._modules.values():
         if child is not None and child not in without and not isinstance(child, nn.Embedding):

@@ -1,26 +1,29 @@
-"""Finds the zero-shot tasks on which a run chooses better than chance, and better than token frequencies."""
+"""Finds the zero-shot tasks on which a run beats chance, token frequencies and random weights."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import groupby
-from typing import TypeAlias
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean, variance
+from typing import Any
 
 from scipy import stats
 
-from lmtransfer.config.revisions import split_revision
+from lmtransfer.config.revisions import split_revision, with_revision
 from lmtransfer.reporting.runs.entries import Entry
 from lmtransfer.reporting.table import Cell, Mark, ReportTable, plain_table
 from lmtransfer.verdicts.compare import holm
 from lmtransfer.verdicts.difference import LEVEL
 
-#: A gain in accuracy, and the bounds of its 95 % interval.
-_Gain: TypeAlias = tuple[float, float, float]
-_HEADINGS = ("run", "task", "accuracy (%)", "chance", "beyond it?", "minus frequencies", "beyond them?")
+#: What an accuracy is compared with, and the heading of its column.
+_REFERENCES = {"chance": "chance", "frequencies": "minus frequencies", "random weights": "minus random weights"}
 _NOTE = (
-    "Frequencies: choosing the alternative with the more frequent tokens. 95 % intervals over items. Verdicts: "
-    "two-sided tests over items, corrected over the tasks of a run (Holm), so that a run at chance everywhere has a "
-    "false verdict in at most 5 of 100 cases."
+    "Frequencies: choosing the alternative with the more frequent tokens. Random weights: the same model before "
+    "training (evaluate control=true). 95 % intervals over items and, with several seeds, over seeds. Verdicts: "
+    "two-sided tests, corrected over the tasks of a run (Holm), so that a run at chance everywhere has a false verdict "
+    "in at most 5 of 100 cases."
 )
 
 
@@ -30,63 +33,118 @@ def chance_table(entries: Sequence[Entry], *, revisions: bool = True) -> ReportT
     Args:
         revisions: whether revisions of runs get rows too.
     """
-    chosen = [entry for entry in entries if "interval" in entry.run.result and "chance" in entry.run.result]
-    chosen = [entry for entry in chosen if revisions or split_revision(_source(entry))[1] is None]
-    rows: list[list[str | Cell]] = []
-    for source, part in groupby(sorted(chosen, key=_source), key=_source):
-        members = list(part)
-        over_chance = _verdicts(list(map(_gain_over_chance, members)))
-        gains = list(map(_gain_over_frequencies, members))
-        over_frequencies = iter(_verdicts([gain for gain in gains if gain is not None]))
-        for place, (entry, gain) in enumerate(zip(members, gains, strict=True)):
-            low, high = entry.run.result["interval"]
-            rows.append(
-                [
-                    source.rstrip("/").rpartition("/")[2] if place == 0 else "",
-                    entry.task,
-                    f"{100 * entry.run.result['metrics']['accuracy']:.1f} ({100 * low:.1f} to {100 * high:.1f})",
-                    f"{100 * entry.run.result['chance']:.1f}",
-                    over_chance[place],
-                    "" if gain is None else f"{100 * gain[0]:+.1f} ({100 * gain[1]:+.1f} to {100 * gain[2]:+.1f})",
-                    "" if gain is None else next(over_frequencies),
-                ]
-            )
-    return plain_table("Without training", _HEADINGS, rows, note=_NOTE) if rows else None
+    by_run: dict[tuple[str, int], dict[str, dict[str, Mapping[str, Any]]]] = {}
+    for entry in entries:
+        run = _run_without_seed(entry)
+        if "interval" in entry.run.result and "chance" in entry.run.result and (revisions or run[1] < 0):
+            by_seed = by_run.setdefault(run, {}).setdefault(entry.task, {})
+            by_seed[_source(entry)] = entry.run.result  # a seed that was scored twice counts once
+    scores = {
+        run: [_Score.of(task, list(by_seed.values())) for task, by_seed in tasks.items()]
+        for run, tasks in by_run.items()
+    }
+    used = [key for key in _REFERENCES if any(key in score.gains for part in scores.values() for score in part)]
+    rows = [row for run in sorted(scores) for row in _rows(run, scores[run], used)]
+    headings = [
+        heading for key in used for heading in (_REFERENCES[key], "beyond it?" if key == "chance" else "beyond?")
+    ]
+    return (
+        plain_table("Without training", ["run", "task", "accuracy (%)", *headings], rows, note=_NOTE) if rows else None
+    )
 
 
 def _source(entry: Entry) -> str:
     return str(entry.run.config.get("run", ""))
 
 
-def _gain_over_chance(entry: Entry) -> _Gain:
-    result = entry.run.result
-    low, high = result["interval"]
-    return result["metrics"]["accuracy"] - result["chance"], low - result["chance"], high - result["chance"]
+def _run_without_seed(entry: Entry) -> tuple[str, int]:
+    """Return the path of the run without its seed, and its revision in tokens; -1 for the end of training."""
+    path, revision = split_revision(_source(entry))
+    return re.sub(r"/seed-\d+/?$", "", path), -1 if revision is None else revision
 
 
-def _gain_over_frequencies(entry: Entry) -> _Gain | None:
-    gain = entry.run.result.get("minus_token_frequencies")
-    return None if gain is None else (gain["accuracy"], *gain["interval"])
+@dataclass(frozen=True, slots=True)
+class _Estimate:
+    """A mean over items and seeds, with its standard error and degrees of freedom."""
+
+    mean: float
+    error: float
+    freedom: float
+
+    @classmethod
+    def of(cls, means: Sequence[float], intervals: Sequence[Sequence[float]]) -> _Estimate:
+        """Average the means of the seeds, each with its 95 % interval over items.
+
+        All seeds choose between the same items, so the error over items does not shrink with their number. The error
+        over seeds is added to it, with Satterthwaite's degrees of freedom.
+        """
+        items = fmean(((high - low) / (2 * stats.norm.ppf(0.975))) ** 2 for low, high in intervals)
+        seeds = variance(means) / len(means) if len(means) > 1 else 0.0
+        freedom = (items + seeds) ** 2 * (len(means) - 1) / seeds**2 if seeds else math.inf
+        return cls(fmean(means), math.sqrt(items + seeds), freedom)
+
+    def text(self, sign: str = "") -> str:
+        """Format the mean and its 95 % interval, in percent."""
+        reach = float(stats.t.ppf(0.975, self.freedom)) * self.error
+        low, high = self.mean - reach, self.mean + reach
+        return f"{100 * self.mean:{sign}.1f} ({100 * low:{sign}.1f} to {100 * high:{sign}.1f})"
+
+    def p_value(self) -> float:
+        """Return the two-sided p value of the mean against 0."""
+        if self.error == 0:
+            return float(self.mean == 0)
+        return float(2 * stats.t.sf(abs(self.mean) / self.error, self.freedom))
 
 
-def _p_value(gain: _Gain) -> float:
-    """Return the two-sided p value of a gain, assuming a normal distribution with this 95 % interval."""
-    difference, low, high = gain
-    deviation = (high - low) / (2 * stats.norm.ppf(0.975))
-    if deviation == 0:
-        return float(difference == 0)
-    return float(2 * stats.norm.sf(abs(difference) / deviation))
+@dataclass(frozen=True, slots=True)
+class _Score:
+    """The accuracy of a run on a task, and its gains over the references that were measured, by name."""
+
+    task: str
+    num_seeds: int
+    accuracy: _Estimate
+    chance: float
+    gains: Mapping[str, _Estimate]
+
+    @classmethod
+    def of(cls, task: str, results: Sequence[Mapping[str, Any]]) -> _Score:
+        """Combine the results of the seeds."""
+        accuracy = _Estimate.of([r["metrics"]["accuracy"] for r in results], [r["interval"] for r in results])
+        chance = float(results[0]["chance"])
+        gains = {"chance": replace(accuracy, mean=accuracy.mean - chance)}
+        for reference, key in (("frequencies", "minus_token_frequencies"), ("random weights", "minus_random_weights")):
+            if all(key in result for result in results):
+                parts = [result[key] for result in results]
+                gains[reference] = _Estimate.of([p["accuracy"] for p in parts], [p["interval"] for p in parts])
+        return cls(task, len(results), accuracy, chance, gains)
 
 
-def _verdicts(gains: Sequence[_Gain]) -> list[Cell]:
-    """Return the verdicts on several gains, corrected by Holm's method."""
-    return list(map(_verdict, gains, holm(list(map(_p_value, gains)))))
+def _rows(run: tuple[str, int], scores: Sequence[_Score], used: Sequence[str]) -> Iterator[list[str | Cell]]:
+    """Yield a row for each task of a run; the verdicts against a reference are corrected for the number of tasks."""
+    path, revision = run
+    name = with_revision(path.rstrip("/").rpartition("/")[2], None if revision < 0 else revision)
+    verdicts: dict[str, Iterator[float]] = {
+        key: iter(holm([score.gains[key].p_value() for score in scores if key in score.gains])) for key in used
+    }
+    for place, score in enumerate(scores):
+        seeds = f", {score.num_seeds} seeds" if score.num_seeds > 1 else ""
+        row: list[str | Cell] = [f"{name}{seeds}" if place == 0 else "", score.task, score.accuracy.text()]
+        for key in used:
+            gain = score.gains.get(key)
+            if gain is None:
+                row += ["", ""]
+                continue
+            row += [
+                f"{100 * score.chance:.1f}" if key == "chance" else gain.text("+"),
+                _verdict(gain, next(verdicts[key])),
+            ]
+        yield row
 
 
-def _verdict(gain: _Gain, p_value: float) -> Cell:
+def _verdict(gain: _Estimate, p_value: float) -> Cell:
     text = "p < 0.001" if p_value < 0.001 else f"p = {p_value:.3f}"
     if p_value > LEVEL:
         return Cell(f"not shown, {text}", mark=Mark("even", "="))
-    if gain[0] > 0:
+    if gain.mean > 0:
         return Cell(f"yes, {text}", mark=Mark("better", "\u25b2"))
     return Cell(f"below, {text}", mark=Mark("worse", "\u25bc"))

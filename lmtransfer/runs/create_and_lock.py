@@ -20,7 +20,7 @@ from lmtransfer.system.safe_files import check_folder
 LOCK = ".lock"
 #: The files that a run has before its ``config.yaml``, which is written last.
 BEGINNINGS = frozenset({LOCK, "versions.json", "tokenizer", "checkpoints"})
-_WORTH_KEEPING = 100  # logged steps from which a failed run is kept, because its curves help to find the cause
+_WORTH_KEEPING = 100  # minimum logged steps of a failed run that is kept, because its curves help to find the cause
 _INITIAL = "tokens-0"  # the checkpoint of the initial weights, which need no training
 _held: dict[Path, int] = {}
 _created: list[Path] = []
@@ -124,13 +124,14 @@ def create_run_folder(folder: Path, *, resume: bool) -> str | None:
     """
     config = folder / "config.yaml"
     exists_already = (
-        f"the run {folder} already exists: choose another name=, continue it with resume=true, or delete the folder"
+        f"the run {folder} already exists: choose another name (name=...), continue it with resume=true, or delete the "
+        "folder"
     )
     try:
         with contextlib.suppress(FileExistsError):
             make_folder(folder)
         if not folder.is_dir():
-            return f"{folder} exists and is not a folder: choose another name=, or move it away"
+            return f"{folder} exists and is not a folder: choose another name (name=...), or move the file away"
         begins = not (config.exists() or holds(folder)) and is_beginning(folder)
         if not begins and not resume:
             return exists_already
@@ -145,7 +146,7 @@ def create_run_folder(folder: Path, *, resume: bool) -> str | None:
         other = "another process" if busy.pid is None else f"another process ({busy.pid})"
         return (
             f"{other} is writing the run {folder}, and only one process may write a run: wait until that process ends, "
-            "or stop it with Ctrl-C or SIGTERM, on which it saves the run"
+            "or stop it with Ctrl-C or SIGTERM (it will save the run)"
         )
     except RunDirectoryError as error:
         return str(error)
@@ -156,7 +157,7 @@ def create_run_folder(folder: Path, *, resume: bool) -> str | None:
 
 
 def is_beginning(folder: Path) -> bool:
-    """Whether a folder holds only what a killed start leaves: no configuration, checkpoint or other files."""
+    """Whether a folder holds only what a run killed at its start leaves: no config, checkpoint or other files."""
     names = [path.name for path in folder.iterdir()]
     return all(name in BEGINNINGS or name.endswith(".tmp") for name in names) and not _holds_work(folder)
 
@@ -170,7 +171,7 @@ def clear(folder: Path) -> None:
 
 @contextmanager
 def remove_failed_starts() -> Iterator[None]:
-    """Release the block's locks at its end; if it raises, first remove each new run that has saved nothing."""
+    """Release the locks taken in the block at its end; if it raises, first remove new runs that have saved nothing."""
     held, before = set(_held), len(_created)
     try:
         yield
@@ -227,7 +228,7 @@ def _is_current(folder: Path) -> bool:
 
 
 def check_resumable(old: Mapping[str, Any], new: Mapping[str, Any], *, allowed: Sequence[str] = ()) -> None:
-    """Raise an error that names every setting that affects training and has changed since the run started.
+    """Raise an error if settings that affect training have changed since the run started.
 
     Args:
         allowed: patterns of dotted keys that may change, besides the keys without effect on training.
@@ -244,7 +245,7 @@ def check_resumable(old: Mapping[str, Any], new: Mapping[str, Any], *, allowed: 
         if was != now:
             problems.append(
                 f"{key} was {_as_text(was)} when the run started, but is {_as_text(now)} now: it must not change on "
-                "resume; restore the old value, or start a run with another name="
+                "resume; restore the old value, or start a new run with another name (name=...)"
             )
     if problems:
         raise ConfigError(problems)

@@ -11,7 +11,7 @@ _SUFFIXES = ("Encoder", "Corpus", "Task", "Objective")
 
 
 def node_label(node: Any) -> str:
-    """Label a component node in a few characters: by its ``name`` if it has one, else by its class; empty for None."""
+    """Return a short label for a component node: its ``name`` if it has one, else its class; empty for None."""
     if node is None:
         return ""
     if not isinstance(node, Mapping):
@@ -27,7 +27,7 @@ def node_label(node: Any) -> str:
 
 
 def model_label(node: Any) -> str:
-    """Label a model node by family and size: ``bert 4x256`` has four layers of width 256."""
+    """Return a label with the family and size of a model: ``bert 4x256`` has four layers of width 256."""
     label = node_label(node)
     if isinstance(node, Mapping):
         size = [node.get("num_layers"), node.get("dim")]
@@ -39,7 +39,7 @@ def model_label(node: Any) -> str:
 
 
 def objective_label(node: Any, phases: Any = None) -> str:
-    """Label an objective node by its losses: ``mlm+nsp``, or ``skipgram, mlm`` for a run with phases."""
+    """Return a label with the losses of an objective: ``mlm+nsp``, or ``skipgram, mlm`` for a run with phases."""
     losses = node.get("losses") if isinstance(node, Mapping) else None
     own = "+".join(map(str, losses)) if isinstance(losses, Mapping) and losses else node_label(node)
     if not isinstance(phases, Mapping):
@@ -50,7 +50,7 @@ def objective_label(node: Any, phases: Any = None) -> str:
 
 
 def flatten(node: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Flatten nested mappings into one mapping with dotted keys; lists stay values."""
+    """Flatten nested mappings into one mapping with dotted keys; lists are not flattened."""
     flat: dict[str, Any] = {}
     for key, value in node.items():
         if isinstance(value, Mapping) and value:

@@ -1,9 +1,9 @@
 """Saved predictions as parquet files: one row per example, with its gold answer and the run's answer.
 
 ``pandas.read_parquet`` reads them: ``id``, ``gold``, ``answer`` (label, list of labels or tags, score, or text),
-``probability`` of the answer (a list for tags, and for each label of a set), ``start`` of a span, ``class``; then
-``key``, ``group`` and ``length``, which match and group examples across runs, and the share of each example in the
-metrics as ``score/<metric>`` and ``weight/<metric>``. Equal predictions give equal bytes.
+``probability`` of the answer (a list for tags and for label sets), ``start`` of a span, ``class``; then ``key``,
+``group`` and ``length``, which match and group examples across runs, and each example's contribution to the metrics as
+``score/<metric>`` and ``weight/<metric>``. Identical predictions give identical bytes.
 """
 
 from __future__ import annotations

@@ -117,6 +117,7 @@ class _AnyResult(_Scores, total=False):
     chance: float | None
     interval: _Bounds
     minus_token_frequencies: _Gain
+    minus_random_weights: _Gain
     curve: _Curve
     parts: dict[str, dict[str, Any]]
     unigram_entropy: float | None
@@ -238,10 +239,10 @@ class RunResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeedResult(RunResult):
-    """The result of one training run on a task, or of scoring one.
+    """The result of training one model on a task, or of scoring it.
 
     Attributes:
-        learning_rate: peak learning rate; None if the head was fitted to its optimum instead of trained.
+        learning_rate: peak learning rate; None if the head was fitted to its optimum instead of trained in steps.
     """
 
     metrics: dict[str, float]
@@ -263,10 +264,10 @@ class SeedResult(RunResult):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JointResult(RunResult):
-    """The joint results of all runs of a command on a task.
+    """The summary of all runs of one command on a task.
 
     Attributes:
-        collapsed: number of runs that give every example the same answer.
+        collapsed: number of runs that predict the same answer for every example.
         majority: metrics of always predicting the most common label; None if they do not apply.
     """
 

@@ -1,4 +1,4 @@
-"""The run directory: all files of a run, which can be moved, copied and mailed, but cannot run code.
+"""The run directory: all files of a run. It can be moved, copied and mailed, and nothing in it can run code.
 
 ::
 
@@ -6,11 +6,11 @@
         config.yaml        the resolved configuration
         versions.json      versions of Python, PyTorch and other packages, the user's git commit, hashes of the data
         tokenizer/         the tokenizer, which turns text into ids
-        token_shares.safetensors   each token's share of the training text, for a run of pretrain
+        token_shares.safetensors   each token's share of the training text, for a pretraining run
         checkpoints/       last and best, and the revisions of ``train.save_at`` (see ``training.checkpoints``)
         metrics.jsonl      one object per logged step
         trackers/          the record id of each other tracker, and the files that it keeps in the run
-        predictions/       the answer to each example (see ``runs.predictions``), for a run of a task
+        predictions/       the predicted answer for each example (see ``runs.predictions``), for a run on a task
         folds/             a run directory for each fold of a cross-validation
         result.json        the result, once the run is finished
 """
@@ -18,14 +18,18 @@
 from __future__ import annotations
 
 import json
+import platform
+import subprocess
 from collections.abc import Mapping
+from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any, Required, TypeVar, cast, overload
 
 import numpy as np
+import torch
 import yaml
 from annotated_types import MinLen
-from safetensors.numpy import load_file, save
+from safetensors.numpy import save
 from typing_extensions import TypedDict
 
 from lmtransfer.config.revisions import count_text
@@ -34,13 +38,25 @@ from lmtransfer.errors import RunDirectoryError
 from lmtransfer.runs.create_and_lock import create_run_folder
 from lmtransfer.runs.result import RunResult
 from lmtransfer.system.durable import remove, write_bytes, write_text
-from lmtransfer.system.safe_files import check_folder, check_tensor_file, read_json, read_yaml
+from lmtransfer.system.safe_files import check_folder, read_json, read_tensors, read_yaml
 from lmtransfer.system.validation import interpolations
 from lmtransfer.training import process_group
 from lmtransfer.training.checkpoints import Checkpoints, explain_deletion
 
 R = TypeVar("R", bound=RunResult)
 _TOKEN_SHARES = "token_shares.safetensors"
+#: The packages whose versions are saved.
+_PACKAGES = (
+    "lmtransfer",
+    "torch",
+    "numpy",
+    "hydra-core",
+    "omegaconf",
+    "safetensors",
+    "sentencepiece",
+    "tokenizers",
+    "datasets",
+)
 
 
 class _Component(TypedDict):
@@ -123,11 +139,11 @@ class RunDirectory:
         run = cls(Path(path))
         if not run.path.is_dir():
             raise RunDirectoryError(
-                f"there is no run directory {run.path}: set the folder of a run, such as runs/pretrain/<name>"
+                f"there is no run directory {run.path}: give the folder of a run, such as runs/pretrain/<name>"
             )
         if not run.config_path.is_file():
             raise RunDirectoryError(
-                f"{run.path} is not a run directory (it has no config.yaml): set the folder of a run, such as "
+                f"{run.path} is not a run directory (it has no config.yaml): give the folder of a run, such as "
                 "runs/pretrain/<name>"
             )
         check_folder(run.path, error=RunDirectoryError)
@@ -159,7 +175,7 @@ class RunDirectory:
         if self.is_finished and self.read_config().get("keep_weights") is False:
             raise RunDirectoryError(
                 f"the run {self.path} still has its scores, but not its weights, because it was started with "
-                "keep_weights=false; start a run with keep_weights=true under another name="
+                "keep_weights=false; start a new run with keep_weights=true and another name (name=...)"
             )
 
     def delete_weights(self) -> None:
@@ -198,17 +214,16 @@ class RunDirectory:
         path = self.path / _TOKEN_SHARES
         if not path.is_file():
             return None
-        check_tensor_file(path, error=RunDirectoryError)
-        shares = load_file(path).get("shares")
-        if shares is None or shares.ndim != 1 or shares.dtype != np.float32 or not (shares > 0).any():
+        shares = read_tensors(path, error=RunDirectoryError).get("shares")
+        if shares is None or shares.ndim != 1 or shares.dtype != torch.float32 or not (shares > 0).any():
             raise RunDirectoryError(f"{path}: has no token frequencies; delete the file to score without them")
-        return shares
+        return shares.numpy()
 
     def revision_words(self) -> dict[int, int]:
-        """Return the number of words that each revision of a pretraining run has read, to three digits, by tokens.
+        """Return the number of words that each revision was trained on, rounded to three digits, by token count.
 
         Raises:
-            RunDirectoryError: the run has no revisions, or its result has no number of words.
+            RunDirectoryError: the run has no revisions, or its result does not state the number of words.
         """
         revisions = self.checkpoints.revisions()
         if not revisions:
@@ -220,8 +235,8 @@ class RunDirectory:
         words = result.more.get("words")
         if not isinstance(words, int) or words < 1 or not result.tokens:
             raise RunDirectoryError(
-                f"run={self.path}: its result has no number of words, so its revisions have none: a run of pretrain on "
-                "a single corpus has one"
+                f"run={self.path}: the result does not state the number of words: choose a run that was pretrained on "
+                "a single corpus"
             )
         return {tokens: int(float(f"{tokens * words / result.tokens:.3g}")) for tokens in revisions}
 
@@ -242,7 +257,7 @@ class RunDirectory:
         return cast("dict[str, Any]", config)
 
     def write_versions(self, versions: Mapping[str, Any]) -> None:
-        """Save the result of ``runs.versions.versions``; only rank 0 writes."""
+        """Save the result of ``versions``; only rank 0 writes."""
         if process_group.is_main():
             write_text(self.path / "versions.json", json.dumps(dict(versions), indent=1) + "\n")
 
@@ -265,7 +280,53 @@ class RunDirectory:
     @overload
     def read_result(self, kind: type[R]) -> R: ...
     def read_result(self, kind: type[RunResult] = RunResult) -> RunResult:
-        """Read the result, which has the class ``kind``."""
+        """Read the result as an instance of ``kind``."""
         if not self.result_path.exists():
             raise RunDirectoryError(f"the run {self.path} has no result yet: continue it with resume=true")
         return kind.read(self.result_path)
+
+
+def versions(*, data: dict[str, str] | None = None, folder: Path | None = None) -> dict[str, Any]:
+    """Return the versions of Python and of important packages, the machine, and the git commit, as plain values."""
+    return {
+        "python": platform.python_version(),
+        "packages": {name: _package(name) for name in _PACKAGES},
+        "platform": platform.platform(),
+        "processor": _processor(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "threads": torch.get_num_threads(),
+        "world_size": process_group.world_size(),
+        "git_commit": _git_commit(folder or Path.cwd()),
+        "data": data or {},
+    }
+
+
+def _package(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _processor() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        for line in cpuinfo.read_text(encoding="ascii", errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor()
+
+
+def _git_commit(folder: Path) -> str | None:
+    """Return the commit checked out in ``folder``, with ``+changes`` if files differ; None outside a repository."""
+    try:
+        commit = _git(folder, "rev-parse", "HEAD")
+        changed = _git(folder, "status", "--porcelain", "--untracked-files=no")
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return commit + ("+changes" if changed else "")
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    done = subprocess.run(["git", *arguments], cwd=folder, check=True, capture_output=True, text=True, timeout=10)
+    return done.stdout.strip()

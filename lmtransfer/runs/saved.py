@@ -23,8 +23,7 @@ from lmtransfer.system.safe_files import read_json
 from lmtransfer.system.validation import describe_value, value_at
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.tokenizers.load import load_tokenizer
-from lmtransfer.training.checkpoints import STATE
-from lmtransfer.training.state import SavedState
+from lmtransfer.training.checkpoints import STATE, SavedState
 from lmtransfer.training.weights import check_weights, load_weights, read_weights
 
 CheckpointName = Literal["best", "last"]
@@ -51,17 +50,17 @@ class SavedRun:
 
     @property
     def reference(self) -> str:
-        """The run as a user names it: its path, followed by ``@`` and the token count of a revision."""
+        """The path of the run, followed by ``@`` and the token count of a revision."""
         return with_revision(self.path, self.revision)
 
     @property
     def name(self) -> str:
-        """The name of its folder, followed by ``@`` and the token count of a revision."""
+        """The name of the run's folder, followed by ``@`` and the token count of a revision."""
         return with_revision(self.path.name, self.revision)
 
     @property
     def path(self) -> Path:
-        """Absolute path of the directory."""
+        """The absolute path of the run directory."""
         return self.directory.path
 
     @property
@@ -104,7 +103,7 @@ class SavedRun:
     def check_fit(
         self, make: Callable[[], nn.Module], tensors: Mapping[str, Tensor], *, checkpoint: Path, keys: str = "model"
     ) -> None:
-        """Check, without allocating memory, that weights fit a module; raise the same errors as ``with_weights``."""
+        """Check, without allocating memory, that weights match a module; raise the same errors as ``with_weights``."""
         source = self.directory.config_path
         try:
             with torch.random.fork_rng(devices=[]), torch.device("meta"):
@@ -115,7 +114,7 @@ class SavedRun:
         check_weights(skeleton, tensors, source=f"{checkpoint} ({source}: {keys})")
 
     def checkpoint(self, name: CheckpointName | None = None) -> Path:
-        """Return the folder of the named checkpoint; by default of the revision, else ``best``, else ``last``."""
+        """Return the folder of the named checkpoint; the default is the revision, else ``best``, else ``last``."""
         folder = self.path / "checkpoints"
         seeds = seed_folders(self.path)
         if seeds and not folder.is_dir():
@@ -134,7 +133,7 @@ class SavedRun:
         return folder
 
     def _check_phase(self, folder: Path) -> None:
-        """Raise if the checkpoint is from a phase before the last: the run's objective is not trained yet."""
+        """Raise an error if the checkpoint is from a phase before the last, which trains the run's main objective."""
         phases = self.config.get("phases") or {}
         if not phases or not (folder / STATE).is_file():
             return
@@ -156,12 +155,12 @@ class SavedRun:
 def read_saved(
     directory: RunDirectory, *, reference: str | Path, key: str, trust: bool = False, revision: int | None = None
 ) -> SavedRun:
-    """Read a run directory; messages name it by ``key`` and ``reference``."""
+    """Read a run directory; error messages refer to it by ``key`` and ``reference``."""
     config = directory.read_config()
     if not isinstance(config.get("model"), Mapping) or not directory.tokenizer.is_dir():
         raise RunDirectoryError(
-            f"{key}={reference} contains no model with a tokenizer; choose a run of pretrain, import, probe or "
-            "finetune, such as runs/pretrain/<name>"
+            f"{key}={reference} contains no model with a tokenizer; choose a run that pretrain, import, probe or "
+            "finetune has created, such as runs/pretrain/<name>"
         )
     return SavedRun(directory, config, load_tokenizer(directory.tokenizer), trust or is_own(directory), revision)
 
@@ -173,8 +172,8 @@ def folders_with_checkpoints(path: Path) -> list[Path]:
     return [folder for folder in seed_folders(path) if (folder / "checkpoints").is_dir()]
 
 
-def pretraining_seeds(run: SavedRun) -> list[SavedRun]:
-    """Return the run itself, or its seeds in order if it was pretrained with several seeds."""
+def pretraining_seeds(run: SavedRun, *, key: str = "init") -> list[SavedRun]:
+    """Return the run itself, or its seeds in order if it was pretrained with several; messages name it by ``key``."""
     folders = seed_folders(run.path)
     if not folders or "task" in run.config or (run.path / "checkpoints").is_dir():
         return [run]
@@ -185,7 +184,7 @@ def pretraining_seeds(run: SavedRun) -> list[SavedRun]:
             f"choose a seed, such as {folders[0]}"
         )
     seeds = [
-        read_saved(RunDirectory.open(folder), reference=folder, key="init", revision=run.revision) for folder in folders
+        read_saved(RunDirectory.open(folder), reference=folder, key=key, revision=run.revision) for folder in folders
     ]
     for seed in seeds:
         seed.checkpoint()

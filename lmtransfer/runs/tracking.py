@@ -41,7 +41,7 @@ class RunTrackers:
         self._services = services
 
     def finish(self, result: RunResult) -> None:
-        """Pass the result's numbers to the services and wait until they have received everything."""
+        """Pass the numbers in the result to the services, and wait until they have received everything."""
         values = result.values()
         del values["format"]
         metrics = numbers_in(values.pop("metrics"), prefix="result/")
@@ -81,7 +81,7 @@ def open_trackers(nodes: Mapping[str, Any], directory: RunDirectory, *, quiet: b
 
 
 def _describe(directory: RunDirectory) -> TrackedRun:
-    """Describe a run to the services; a study's runs are in ``<output_root>/study/<its name>``."""
+    """Return the description of a run for services; the runs of a study have the group ``study/<its name>``."""
     config = directory.read_config()
     root = Path(config["output_root"]).absolute()
     command, name, *_ = parts = directory.path.relative_to(root).parts

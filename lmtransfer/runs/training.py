@@ -1,4 +1,4 @@
-"""The steps from a configuration to training: the hardware, the loop settings, and the optimizer."""
+"""What training needs from a configuration: the hardware, the loop settings, and the optimizer."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from torch import nn
 
 from lmtransfer.config.component import build
 from lmtransfer.config.settings import HardwareSettings, TrainSettings
-from lmtransfer.data.stream import PlannedStream
+from lmtransfer.data.micro_batches import PlannedStream
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.execution import checkpoint_activations, compile_blocks, keep_residual
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.training.budget import Budget
 from lmtransfer.training.hardware import Hardware, setup
 from lmtransfer.training.loop import TrainerConfig
-from lmtransfer.training.optim.optimizer import Optimizer
+from lmtransfer.training.optim.optimizers import Optimizer
 from lmtransfer.training.optim.schedules import Factor
 from lmtransfer.training.precision import PrecisionName
 
@@ -48,13 +48,13 @@ def trainer_config(
 
 
 def build_optimizer(node: Mapping[str, Any], learner: nn.Module) -> Optimizer:
-    """Build the optimizer of a pretraining run; our classes receive the learner, ``torch.optim``'s its parameters."""
+    """Build the optimizer of a pretraining run; our classes take the learner, those of torch its parameters."""
     optimizer: Optimizer = build(node, learner=learner, params=[p for p in learner.parameters() if p.requires_grad])
     return optimizer
 
 
 def prepare_encoders(learner: nn.Module, hardware: Hardware, *, are_trained: bool = True) -> None:
-    """Set the residual format of the learner's encoders, and compile and recompute their blocks, as configured.
+    """Set the dtype of the residual streams in a learner's encoders; compile and recompute their blocks, as configured.
 
     Args:
         are_trained: whether the encoders are trained; blocks of a frozen encoder are neither compiled nor recomputed.
@@ -75,16 +75,16 @@ def eager_hardware(cfg: DictConfig) -> Hardware:
 
 
 def training_hardware(cfg: DictConfig, *, run: Path, pretrains: bool) -> Hardware:
-    """Set up the hardware of a training run; write the chosen number format into the configuration.
+    """Set up the hardware of a training run; write the chosen precision into the configuration.
 
-    Training depends on the format, so ``config.yaml`` names it, and a resumed run keeps it on any machine.
+    Training depends on the precision, so ``config.yaml`` records it, and a resumed run keeps it on any machine.
 
     Args:
         pretrains: whether ``hardware.compile=auto`` may compile and ``hardware.residual=auto`` may be bfloat16. With
-            few labels, compiling takes longer than the training, and small differences count.
+            few labels, compiling takes longer than the training, and small differences matter.
     """
     settings = HardwareSettings.from_config(cfg.hardware)
-    started_in = _format_of(run) if settings.precision == "auto" else None
+    started_in = _precision_of(run) if settings.precision == "auto" else None
     precision = started_in or settings.precision
     changes: dict[str, Any] = {"precision": precision}
     if not pretrains:
@@ -96,7 +96,7 @@ def training_hardware(cfg: DictConfig, *, run: Path, pretrains: bool) -> Hardwar
     except ConfigError as error:
         if started_in is None:
             raise
-        raise ConfigError(f"{run} was started in {started_in} and must continue in this format: {error}") from error
+        raise ConfigError(f"{run} was started in {started_in} and must continue with it: {error}") from error
     if started_in is not None:
         hardware = replace(hardware, reason="as at the start of the run")
     with open_dict(cfg):
@@ -104,7 +104,7 @@ def training_hardware(cfg: DictConfig, *, run: Path, pretrains: bool) -> Hardwar
     return hardware
 
 
-def _format_of(run: Path) -> PrecisionName | None:
+def _precision_of(run: Path) -> PrecisionName | None:
     directory = RunDirectory(run)
     if not directory.config_path.is_file():
         return None

@@ -92,7 +92,7 @@ def strip_data(node: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def restrict_task(node: Mapping[str, Any], directory: RunDirectory, *, data_root: str | None) -> dict[str, Any]:
-    """Restrict the node of someone else's task to files in the allowed folders and to no requests to the hub."""
+    """Restrict the node of someone else's task to files in the allowed folders, without requests to the hub."""
     named = {name: node[name] for name in _FILES if node.get(name)}
     roots = [Path.cwd(), *([] if data_root is None else [Path(data_root).expanduser()])]
     named = {name: value for name, value in named.items() if not all(_is_below(file, roots) for file in _names(value))}
@@ -107,8 +107,8 @@ def check_same_text(config: Mapping[str, Any], directory: RunDirectory, *, data_
     if (config.get("screening") or {}).get("action") == "drop":
         raise RunDirectoryError(
             f"{directory.config_path}: screening.action=drop: the run was not produced here, or was changed since, and "
-            "its text could only be checked by a screening that reads the files named in the run. Set a text of your "
-            "own (corpus=<name>). If you trust the run and everything that its configuration names, set trust=true"
+            "its text could only be checked by a screening that reads the files named in the run. Choose a corpus of "
+            "your own (corpus=<name>). If you trust the run and everything that its configuration names, set trust=true"
         )
     node = config["corpus"]
     parts = node.get("parts")
@@ -146,7 +146,7 @@ def _names(value: Any) -> list[str]:
 
 
 def _is_below(name: str, roots: Sequence[Path]) -> bool:
-    """Whether a path, with links resolved, leads to a place in one of the folders that is not hidden."""
+    """Whether a relative path is not hidden and, with links resolved, stays inside each of the folders."""
     if name.startswith(("/", "~")) or any(part.startswith(".") for part in Path(name).parts):
         return False
     for root in roots:

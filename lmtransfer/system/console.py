@@ -39,7 +39,7 @@ class Console(RichConsole):
             file=file,
             markup=False,
             emoji=False,
-            force_jupyter=False,  # there, each line would be a separate output, and a spinner needs ipywidgets
+            force_jupyter=False,  # in Jupyter, each line would be a separate output, and a spinner needs ipywidgets
             force_terminal=False if _in_notebook() else None,
         )
 

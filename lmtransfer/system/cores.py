@@ -1,11 +1,22 @@
-"""The number of cores that this process may use, given CPU affinity, hyper-threads and the container's quota."""
+"""The cores that a process may use (CPU affinity, hyper-threads, the container's quota), and how its threads wait."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
 from pathlib import Path
+
+#: Iterations of the waiting loop before a thread sleeps: some tens of microseconds. At the end of every parallel region
+#: of a step, threads wait for one another. GNU's OpenMP runtime, which PyTorch ships on Linux, spins by default for
+#: up to some tens of milliseconds: fastest if the process is alone, slowest if another process needs the core. 2,000 is
+#: long enough for the gaps between a step's operations (1,000 slowed down small finetuning steps by a fifth), and short
+#: enough not to wait for a preempted thread (10,000 tripled the duration of a step beside a busy process).
+#: ``scripts/bench/waiting.py`` measures this; ``scripts/RESULTS.md`` has the results.
+SPIN_COUNT = 2000
+
+#: Variables of GNU's runtime or of OpenMP that users may set; if one is set, it is kept.
+USERS_OWN = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
 
 _sharing = [1]
 
@@ -101,3 +112,9 @@ def _quota_v1(folder: Path) -> float | None:
         return None if quota <= 0 else quota / int((folder / "cpu.cfs_period_us").read_text(encoding="ascii"))
     except (OSError, ValueError, ZeroDivisionError):
         return None
+
+
+def set_waiting(environment: MutableMapping[str, str]) -> None:
+    """Set how long waiting threads spin, unless the user has set it; must precede the first import of torch."""
+    if not any(environment.get(name) for name in USERS_OWN):
+        environment["GOMP_SPINCOUNT"] = str(SPIN_COUNT)

@@ -9,13 +9,13 @@ import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from hashlib import blake2b
+from functools import partial
+from hashlib import blake2b, file_digest
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from lmtransfer.system.machine import naming
 
-_CHUNK_BYTES = 1 << 20
 _HERE = re.sub(r"[^A-Za-z0-9]+", "", platform.node())[:20] or "here"
 
 
@@ -75,7 +75,7 @@ def remove(path: Path) -> None:
 
 
 def _staged(path: Path) -> Path:
-    """Return the temporary name of ``path``; it contains the process number and the machine."""
+    """Return the temporary name of ``path``; it contains the machine's name and the process id."""
     return path.with_name(f".{path.name}.{_HERE}-{os.getpid()}.tmp")
 
 
@@ -158,9 +158,6 @@ def ensure_folder(folder: Path) -> Iterator[None]:
 
 
 def file_hash(path: Path) -> str:
-    """Return the 128-bit hex digest of a file's bytes, read in blocks."""
-    digest = blake2b(digest_size=16)
+    """Return the 128-bit hex digest of a file's bytes."""
     with path.open("rb") as file:
-        while piece := file.read(_CHUNK_BYTES):
-            digest.update(piece)
-    return digest.hexdigest()
+        return file_digest(file, partial(blake2b, digest_size=16)).hexdigest()

@@ -1,7 +1,7 @@
 """Machine failures (disk space, permissions, memory, a missing file) and bugs, each reported as a single message.
 
 Other code lets system errors pass. At the end of a command, this module turns them into messages: the setting that
-holds the path, the system's own words, the path, and a remedy. Code that writes a file names it with ``naming``, since
+holds the path, the system's message, the path, and a remedy. Code that writes a file names it with ``naming``, because
 the error of a failed write does not contain the path.
 """
 
@@ -59,7 +59,7 @@ def naming(path: Path | str) -> Iterator[None]:
 
 
 def fault(error: BaseException, settings: Mapping[str, Any] | None = None) -> MachineError | None:
-    """Return the message, naming the setting that holds the path, for a fault of the machine; None for a bug."""
+    """Return the error to show for a failure of the machine, with the setting that holds the path; None for a bug."""
     message: str | None = None
     if _is_of_memory(error):
         message = _memory(error, settings or {})
@@ -82,7 +82,7 @@ def fault(error: BaseException, settings: Mapping[str, Any] | None = None) -> Ma
 
 
 def bug(error: BaseException, words: Sequence[str]) -> str:
-    """Return one line on an unexpected exception and how to get its traceback; add the traceback if requested."""
+    """Return a line about an unexpected exception and how to get its traceback, or the traceback if requested."""
     if os.environ.get(TRACEBACK, "0") not in ("", "0"):
         return "".join(traceback.format_exception(error)).rstrip() + "\nThis is a bug in lmtransfer: please report it"
     message, command = (" ".join(text.split()) for text in (str(error), shlex.join(["lmtransfer", *words])))
@@ -96,7 +96,7 @@ def bug(error: BaseException, words: Sequence[str]) -> str:
 
 
 def _os_error_of(error: BaseException) -> OSError | None:
-    """Return the system error behind an exception: the exception itself, or an error that a library's own describes."""
+    """Return the system error behind an exception: the exception itself, or one that a library's message describes."""
     if isinstance(error, OSError) and error.errno is not None:
         return None if isinstance(error, BrokenPipeError) else error
     loop = _OF_RESOLVING.match(str(error))
@@ -168,7 +168,7 @@ def _memory(error: BaseException, settings: Mapping[str, Any]) -> str:
     of_model = f"; the model has {', '.join(sizes)}" if sizes else ""
     train = settings.get("train")
     lower = "lower train.micro_batch_tokens" if isinstance(train, Mapping) else "process less data at once"
-    return f"the memory is not sufficient{more}{of_model}: choose a smaller model, or {lower}"
+    return f"there is not enough memory{more}{of_model}: choose a smaller model, or {lower}"
 
 
 def default_cache_dir() -> Path:
@@ -178,5 +178,6 @@ def default_cache_dir() -> Path:
         return Path(place).expanduser()
     except RuntimeError:
         raise DataError(
-            f"{place}: the cache has no home folder, because HOME is not set: set HOME, cache_dir= or LMTRANSFER_CACHE"
+            f"{place}: the folder of the cache is unknown, because HOME is not set: set HOME, cache_dir or "
+            "LMTRANSFER_CACHE"
         ) from None

@@ -8,7 +8,7 @@ from types import ModuleType
 
 from lmtransfer.errors import LmtransferError
 
-#: Import name -> extra of pyproject.toml that installs it.
+#: The extra of pyproject.toml that installs each package, by import name.
 EXTRAS = {
     "datasketch": "duplicates",
     "fastapi": "serve",
@@ -36,7 +36,7 @@ def install_hint(package: str) -> str | None:
 
 
 def import_optional(package: str, *, work: str, error: type[LmtransferError]) -> ModuleType:
-    """Import an optional package, one of ``EXTRAS``; the message of a missing one begins with ``work``."""
+    """Import an optional package in ``EXTRAS``; if it is missing, the error message begins with ``work``."""
     message = install_hint(package)
     if message is not None:
         raise error(f"{work}: {message}")

@@ -11,7 +11,7 @@ from typing import Any
 
 _UNESCAPED = frozenset("\n\t")
 
-#: Error handler for encoding that replaces a missing character with a similar ASCII sign, or its number.
+#: Error handler for encoding that replaces an unavailable character with a similar ASCII sign, or its code point.
 IN_ASCII = "lmtransfer.in_ascii"
 _LIKE = {0xB1: "+-", 0xD7: "x", 0x2013: "-", 0x2014: "-", 0x2022: "*", 0x2026: "~", 0x2581: "_"}
 #: Frames, blocks and spinner dots.
@@ -71,7 +71,7 @@ codecs.register_error(IN_ASCII, _in_ascii)
 
 
 def in_percent(metric: str) -> bool:
-    """Whether a metric is shown times 100: accuracies, F1 and similar metrics, but not correlations or losses."""
+    """Whether a metric is shown in percent: accuracies, F1 and similar metrics, but not correlations or losses."""
     return _PERCENT.fullmatch(metric.lower()) is not None
 
 

@@ -1,4 +1,4 @@
-"""The rank of this process and the number of processes, from ``torchrun``'s environment, and the end of a rank.
+"""The rank of this process and the number of processes, from ``torchrun``'s environment.
 
 Does not import torch.
 """
@@ -10,7 +10,7 @@ import sys
 
 from lmtransfer.errors import ConfigError
 
-#: The variables that a process needs to find the others.
+#: The environment variables with which processes find each other.
 _RENDEZVOUS = ("RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -64,8 +64,8 @@ def check() -> None:
 def end_process(code: int) -> None:
     """End a rank immediately, after flushing all output; without ``torchrun``, do nothing.
 
-    In a normal exit, remaining threads of the process group sometimes abort the process, and ``torchrun`` takes a
-    finished run for a failed one.
+    In a normal exit, remaining threads of the process group sometimes abort the process, and ``torchrun`` reports a
+    finished run as failed.
     """
     if are_many():
         sys.stdout.flush()

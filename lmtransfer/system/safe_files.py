@@ -4,8 +4,8 @@
 may hold only regular files and folders, and no link may lead out of it. Each file is then read by one of the functions
 below. They check again that it is regular, and its size before its content, and either return plain values of the given
 type or raise one error that names file and field. They reject damaged text, deep nesting, YAML aliases (which can
-expand to any size), YAML's base-60 numbers, and numbers that are not finite or do not fit into 64 bits. No message
-shows the content of a file that could not be parsed.
+expand to any size), YAML's base-60 numbers, and numbers that are not finite or need more than 64 bits. No message shows
+the content of a file that could not be parsed.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 import yaml
-from annotated_types import Ge
-from typing_extensions import TypedDict
 
 from lmtransfer.errors import LmtransferError
 from lmtransfer.system.printable import first_line
 from lmtransfer.system.validation import LARGEST_INTEGER, Misfit, check, describe_value, join
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 T = TypeVar("T")
 
@@ -38,8 +39,6 @@ LARGEST_BYTES = 1 << 31
 YAML_BYTES = 1 << 22
 #: Maximum nesting depth of mappings and lists.
 DEEPEST = 100
-#: Maximum size in bytes of a safetensors file's header, as in the library.
-_HEADER_BYTES = 100_000_000
 
 _REPLACE = "replace it with the file itself"
 _KINDS = (
@@ -52,16 +51,10 @@ _KINDS = (
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 #: 190:20:30 is 685230 in YAML 1.1; PyYAML takes quadratic time to parse it.
 _BASE_60 = re.compile(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?")
-_BITS = {
-    **dict.fromkeys(("BOOL", "U8", "I8", "F8_E5M2", "F8_E4M3", "F8_E8M0"), 8),
-    **dict.fromkeys(("U16", "I16", "F16", "BF16"), 16),
-    **dict.fromkeys(("U32", "I32", "F32"), 32),
-    **dict.fromkeys(("U64", "I64", "F64", "C64"), 64),
-}
 
 
 def irregularity(path: Path) -> str | None:
-    """Return the problem with a file that is not regular, whose reading might never end; None if it is regular."""
+    """Return the problem with a file that is not regular (reading it might never end); None if it is regular."""
     try:
         return _not_regular(path.stat().st_mode)
     except (OSError, ValueError) as fault:
@@ -89,7 +82,7 @@ def check_folder(folder: Path, *, error: type[LmtransferError]) -> None:
 
 
 def _entries(folder: Path, *, at_top: bool = True) -> Iterator[os.DirEntry[str]]:
-    """Yield everything in a folder, except below links and in folders that are never read or not readable."""
+    """Yield everything in a folder, except what is below links or in folders that are unreadable or never read."""
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in sorted(entries, key=lambda entry: entry.name):
             yield entry
@@ -222,7 +215,7 @@ def _yaml(raw: bytes) -> Any:
 
 
 def yaml_problem(raw: bytes | str, *, most_repeated: int, loader: Any = _Loader) -> tuple[int, str] | None:
-    """Find the part of a YAML document that would take forever to read, before reading it; None if there is none.
+    """Find the part of a YAML document that would take too long to read, before reading it; None if there is none.
 
     Args:
         most_repeated: maximum number of values that aliases may repeat; 0 forbids aliases.
@@ -273,7 +266,7 @@ def yaml_problem(raw: bytes | str, *, most_repeated: int, loader: Any = _Loader)
 
 
 def _check_document(document: Any, annotation: type[T], finite: bool) -> T:
-    """Check that a document consists of plain values and fits the type; return the document itself."""
+    """Check that a document consists of plain values and matches the type; return the document itself."""
     misfit = _not_plain(document, finite, 0)
     try:
         if misfit is None:
@@ -311,40 +304,18 @@ def _not_plain(value: Any, finite: bool, depth: int) -> Misfit | None:
     return None
 
 
-class _Tensor(TypedDict):
-    dtype: str
-    shape: list[Annotated[int, Ge(0)]]
-    data_offsets: list[Annotated[int, Ge(0)]]
+def read_tensors(path: Path, *, error: type[LmtransferError]) -> dict[str, Tensor]:
+    """Read the tensors of a safetensors file to the CPU; the library checks the header against the file."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
 
-
-def check_tensor_file(path: Path, *, error: type[LmtransferError]) -> None:
-    """Check a safetensors file against its header, before reading tensors or allocating memory.
-
-    https://github.com/huggingface/safetensors: eight bytes with the length of the header; the header in JSON with the
-    type, shape and place of each tensor; then the tensors, one after the other.
-    """
-    damaged = f"{path}: the file is damaged or incomplete, or is not a safetensors file"
-    with open_regular(path, error=error) as (file, size):
-        length = int.from_bytes(file.read(8), "little")
-        if not 2 <= length <= min(size - 8, _HEADER_BYTES):
-            raise error(f"{damaged}: its header should have {length:,} bytes, but the file has {size:,}")
-        raw = file.read(length)
+    problem = irregularity(path)
+    if problem is not None:
+        raise error(f"{path}: {problem}")
     try:
-        header = _check_document(_json(raw), dict[str, Any], finite=True)
-        header.pop("__metadata__", None)
-        tensors = _check_document(header, dict[str, _Tensor], finite=True)
-    except _Rejected as rejected:
-        raise error(f"{path}: its header: {rejected}") from None
-    num_bytes = size - 8 - length
-    for name, tensor in tensors.items():
-        if tensor["dtype"] not in _BITS:
-            raise error(
-                f"{path}: its header: {name[:40]}.dtype: {describe_value(tensor['dtype'])} is not a type of safetensors"
-            )
-        begins, *ends = tensor["data_offsets"] or (0,)
-        expected = math.prod(tensor["shape"]) * _BITS[tensor["dtype"]] // 8
-        if len(ends) != 1 or not begins <= ends[0] <= num_bytes or ends[0] - begins != expected:
-            raise error(
-                f"{damaged}: {name[:80]} of shape {str(tensor['shape'])[:80]} ({tensor['dtype']}) does not fit its "
-                f"data_offsets {str(tensor['data_offsets'])[:80]} in {num_bytes:,} bytes"
-            )
+        return load_file(path)
+    except (SafetensorError, OSError, ValueError) as fault:
+        raise error(
+            f"{path}: the file is damaged or incomplete, or is not a safetensors file ({first_line(fault)}); download "
+            "or copy it again"
+        ) from None

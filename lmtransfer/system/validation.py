@@ -1,8 +1,8 @@
-"""The validation of plain data against types with pydantic, and descriptions of problems in words.
+"""The validation of plain data against types with pydantic, and messages about problems.
 
 Plain data comes from YAML, JSON or a command line: null, booleans, numbers, text, lists and mappings. It is validated
 as strict JSON: 3 is a number and an integer, 3.0 and 1e3 are integers too, "3" and true are neither, and 3 is not text.
-A list fits a tuple, and text fits a path.
+A list matches a tuple, and text matches a path.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _RANGES = ("greater_than", "greater_than_equal", "less_than", "less_than_equal",
 
 
 class Misfit(ValueError):
-    """A value that does not fit its type; the message follows the key of the whole value.
+    """A value that does not match its type; the message follows the key of the whole value.
 
     Args:
         where: keys and positions that lead from the whole value to the wrong one.
@@ -57,7 +57,7 @@ def validate(value: Any, annotation: Any) -> Any:
         value: plain data, which may hold objects that the annotation expects by class.
 
     Raises:
-        Misfit: the value does not fit.
+        Misfit: the value does not match.
     """
     normal = _normal(value, ())
     try:
@@ -73,10 +73,10 @@ def validate(value: Any, annotation: Any) -> Any:
 
 
 def check(value: Any, annotation: Any) -> None:
-    """Check plain data without conversion: 3.0 is no integer. A TypedDict may have additional keys.
+    """Check plain data without conversion: 3.0 is not an integer. A TypedDict may have additional keys.
 
     Raises:
-        Misfit: the value does not fit.
+        Misfit: the value does not match.
     """
     try:
         _adapter(annotation).validate_python(value, strict=True)
@@ -95,7 +95,7 @@ def _adapter(annotation: Any) -> pydantic.TypeAdapter[Any]:
 
 
 def _normal(value: Any, where: tuple[str | int, ...]) -> Any:
-    """Return the value with whole numbers as integers, so that 1e3 fits an integer; pydantic restores floats."""
+    """Return the value with whole numbers as integers, so that 1e3 is a valid integer; pydantic restores floats."""
     if isinstance(value, Mapping):
         for name in value:
             if name is None or isinstance(name, bool):  # JSON would turn these into text
@@ -113,16 +113,16 @@ def _normal(value: Any, where: tuple[str | int, ...]) -> Any:
 
 
 def _misfit(error: pydantic.ValidationError, value: Any, annotation: Any) -> Misfit:
-    """Return the most deeply nested problem; of several alternatives, only the list or mapping that fits counts."""
+    """Return the most deeply nested problem; of several alternatives, only the matching list or mapping counts."""
     if error.error_count() > _MAX_PROBLEMS:  # a hostile document could have millions
         return Misfit((), value, f"{describe(annotation)}: {error.error_count():,} of its values have the wrong type")
     problems = error.errors(include_url=False, include_input=False)
-    misfits = [_locate(problem, value, annotation) for problem in problems]
+    misfits = [locate(problem, value, annotation) for problem in problems]
     return max(misfits, key=lambda misfit: len(misfit.where))  # the first of the deepest
 
 
-def _locate(problem: Any, value: Any, annotation: Any) -> Misfit:
-    """Describe a problem that pydantic found, with the value that has it."""
+def locate(problem: Any, value: Any, annotation: Any) -> Misfit:
+    """Describe one of the problems that pydantic found with a value, and where in the value it is."""
     where: list[str | int] = []
     kind = problem["type"]
     for name in problem["loc"]:
@@ -139,7 +139,7 @@ def _locate(problem: Any, value: Any, annotation: Any) -> Misfit:
     if kind == "value_error":  # from one of our validators
         return Misfit(where, value, describe(annotation), str(problem["ctx"]["error"]))
     if kind == "extra_forbidden":
-        return Misfit(where, value, "a known key", "there is no such key")
+        return Misfit(problem["loc"], value, "a known key", "there is no such key")
     if kind == "finite_number":
         return Misfit(where, value, "a finite number")
     if kind == "too_short":

@@ -41,7 +41,7 @@ class Workers:
 
 @contextmanager
 def workers(num_workers: int, set_up: Callable[..., None] | None = None, *arguments: Any) -> Iterator[Workers]:
-    """Provide worker processes inside the block; at its end, running calls finish and waiting calls are dropped.
+    """Provide worker processes inside the block; at its end, running calls finish and pending calls are dropped.
 
     The processes import the main module only if ``set_up`` or its arguments are defined there, because the main module
     may be a user's script without a main guard.

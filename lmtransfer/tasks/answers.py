@@ -1,4 +1,4 @@
-"""A run's answers to examples, with one class per kind of head."""
+"""Answers (a run's predictions for examples), with one class per kind of head."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ class ChoiceAnswer:
 
     choice: int
     text: str
-    probabilities: tuple[float, ...] = ()  # share of each choice in the odds of all; empty for a baseline
+    probabilities: tuple[float, ...] = ()  # each choice's share of the total odds; empty for a baseline
 
     def as_dict(self) -> dict[str, Any]:
-        """Return ``choice``, from 0, its ``answer`` and ``probabilities``."""
+        """Return ``choice`` (counted from 0), its text as ``answer``, and ``probabilities``."""
         return {"choice": self.choice, "answer": self.text, "probabilities": list(self.probabilities) or None}
 
 
@@ -71,12 +71,12 @@ class TagsAnswer:
 
 @dataclass(frozen=True, slots=True)
 class SpanAnswer:
-    """A span of the passage, another kind of answer, or no answer.
+    """A span of the passage, an answer of another kind, or no answer.
 
     Attributes:
         start: first character of the answer in the passage; None if it is not a span.
-        score: log-probability-like score of the best span, start logit + end logit.
-        null_score: the same score for "no answer here"; ``null_score`` minus ``score`` is the published "null odds".
+        score: score of the best span, the sum of its start and end logits.
+        null_score: the same score of "no answer here"; ``null_score`` minus ``score`` is the published "null odds".
         best: text of the best span, even if the answer is of another kind.
     """
 
@@ -89,7 +89,7 @@ class SpanAnswer:
     best: str = ""
 
     def as_dict(self) -> dict[str, Any]:
-        """Return ``answer`` with its place and scores."""
+        """Return ``answer`` with its position and scores."""
         return {
             "answer": self.text,
             "start": self.start,

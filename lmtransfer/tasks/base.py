@@ -1,4 +1,4 @@
-"""The interfaces of downstream tasks, their examples and their answers."""
+"""The interfaces of tasks, their examples and their answers (predictions)."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pydantic
 from lmtransfer.config.types import Folder, Name
 from lmtransfer.data.documents import Notes
 from lmtransfer.errors import ConfigError
+from lmtransfer.system.validation import join, locate
 from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.heads import HeadSpec
 from lmtransfer.tasks.input_files import Reader
@@ -26,14 +27,13 @@ class Example(Protocol):
     """An example of a task.
 
     Attributes:
-        id: readable name: the ID in the source, or ``train:17`` for row 17 of the split, counted from 0.
+        id: the id in the source, or ``train:17`` for row 17 of the split, counted from 0.
         has_gold: whether the gold answer is known (published test sets hide it).
         class_index: class of the example, for subsets that preserve class proportions; 0 if the task has a single
             class.
-        group: what the example shares with others, such as a passage. All examples in a group are either in the
-            held-out part or in the training part. Examples in group "" share something with several groups and are
-            always trained on.
-        content: the input texts; examples with the same content count as the same example in every run.
+        group: what the example shares with others, such as a passage. A group is never divided between training and
+            held-out examples. Examples in group "" share something with several groups and are never held out.
+        content: the input texts; examples with identical content are treated as the same example in all runs.
     """
 
     @property
@@ -54,7 +54,7 @@ class Example(Protocol):
 
 @runtime_checkable
 class Answer(Protocol):
-    """A run's answer to an example."""
+    """A run's prediction for an example."""
 
     def as_dict(self) -> dict[str, Any]:
         """Return the answer in the format that ``predict`` writes, ready for JSON."""
@@ -66,24 +66,24 @@ class Task(ABC):
 
     Features that only some tasks have are declared here with defaults, so that callers need not know the class.
 
-    A task built from a config is constructed with the fields of its ``Settings`` model; a subclass with further
-    settings derives its model from its base's. A subclass may instead have its own constructor, with one argument per
-    setting.
+    The constructor's arguments are the fields of the class's ``Settings`` model. A subclass with further settings
+    extends the model of its base class, or has its own constructor with one argument per setting.
 
     Attributes:
-        labels: the label names in order, empty for regression; every run stores them, and labels of other runs are
-            matched by name.
-        main_metric: name of the metric that decides; higher is better for all metrics.
+        labels: the label names in order, empty for regression; every run stores them, so that labels of different
+            runs can be matched by name.
+        main_metric: name of the metric that chooses checkpoints and decides comparisons; for all metrics, higher is
+            better.
         metric_names: names of the metrics that the user chose, the main one first; empty if the task offers no choice.
         max_length: maximum input length in tokens, including special tokens; None for the encoder's maximum.
-        num_train: size of the seeded subset of the training split; None for the whole split.
+        num_train: number of training examples, sampled by seed; None for all.
         dev_from_train: fraction of the training examples to hold out for choosing checkpoints and learning rates; None
             to choose on the ``dev`` split (the result says so if ``dev`` is also the reported split).
-        folds: number of folds of the training split, each scored by a run trained on the others; None to score on
-            another split.
+        folds: number of folds of the training split, each scored by a run trained on the others; None to score another
+            split.
         notes: unusual input in the splits read so far, by split.
-        zero_shot: whether the task scores pretraining runs as they are, with no head and no training.
-        baseline_name: name of the ``baseline``; None to name it after the label that it predicts for every example.
+        zero_shot: whether the task scores pretraining runs as they are, without a head or training.
+        baseline_name: name of the ``baseline``; None: the label that it predicts for every example.
     """
 
     Settings: ClassVar[type[TaskSettings]] = TaskSettings
@@ -107,7 +107,10 @@ class Task(ABC):
         try:
             self.settings = self.Settings(**settings)
         except pydantic.ValidationError as error:
-            raise ConfigError([_problem(problem) for problem in error.errors()]) from None
+            problems = error.errors(include_url=False, include_input=False)
+            misfits = [locate(problem, settings, self.Settings) for problem in problems]
+            messages = dict.fromkeys(f"{join('task', *misfit.where)}: {misfit}" for misfit in misfits)
+            raise ConfigError(list(messages)) from None
         self.name, self.max_length = self.settings.name, self.settings.max_length
         self.num_train, self.dev_from_train = self.settings.num_train, self.settings.dev_from_train
 
@@ -148,10 +151,10 @@ class Task(ABC):
         Raises:
             ConfigError: the task accepts no user input.
         """
-        raise ConfigError(f"task {self.name} is scored on its own data only, and cannot answer other input")
+        raise ConfigError(f"task {self.name} scores only its own data and cannot process other input")
 
     def texts(self, example: Any) -> tuple[str, ...]:
-        """Return the example's texts, for searching in other text."""
+        """Return the example's texts, to search for them in a corpus."""
         return tuple(example.content)
 
     def echo(self, example: Any) -> dict[str, Any]:
@@ -159,11 +162,11 @@ class Task(ABC):
         return {}
 
     def baseline(self, train: Sequence[Any], examples: Sequence[Any]) -> Sequence[Answer] | None:
-        """Return the best answers that ignore the input, such as the majority label; None if there are none."""
+        """Return the majority baseline: the best answers that ignore the input; None if there are none."""
         return None
 
     def scored_examples(self, examples: Sequence[Any], answers: Sequence[Any]) -> ScoredExamples | None:
-        """Return the answers and each example's share in the metrics; None if they cannot be stored one by one."""
+        """Return the answers and each example's contribution to the metrics; None if they cannot be stored singly."""
         return None
 
     def calibration(self, encoded: EncodedExamples, outputs: np.ndarray) -> dict[str, Any] | None:
@@ -178,36 +181,29 @@ class Task(ABC):
         """
 
 
-def _problem(problem: Mapping[str, Any]) -> str:
-    """Describe a problem with a setting."""
-    key = ".".join(map(str, ("task", *problem["loc"])))
-    return f"{key}: missing" if problem["type"] == "missing" else f"{key}={problem['input']!r:.60}: {problem['msg']}"
-
-
 class TaskGroup:
-    """A name for several tasks on the command line: ``task=<group>`` runs a sweep over them. It is not a task itself.
+    """A name for several tasks on the command line, not a task itself: ``task=<group>`` runs a sweep over the tasks.
 
     Args:
-        name: name of the group.
-        tasks: names of the tasks, files of ``conf/task``.
-        data_root: not used; present because every task has it.
+        tasks: names of files in ``conf/task``.
+        data_root: unused; commands pass it to every task.
     """
 
     def __init__(self, *, name: Name, tasks: Sequence[str], data_root: Folder | None = None) -> None:
         raise ConfigError(
-            f"task={name}: is a group of the tasks {', '.join(tasks)}; use it on the command line of probe, finetune "
-            "or evaluate, which then run a sweep over these tasks, or choose one of them"
+            f"task={name}: is a group of tasks ({', '.join(tasks)}); use it on the command line of probe, finetune or "
+            "evaluate, which then run a sweep over these tasks, or choose one of them"
         )
 
 
 class TaskWithoutHead(Task):
-    """A task without a head; everything that needs one raises the same error."""
+    """A task without a head; every method that needs a head raises the same error."""
 
     zero_shot = True
 
     @property
     def head(self) -> NoReturn:
-        """Unavailable, because the task has no head."""
+        """Raise a ConfigError, because the task has no head."""
         raise self._no_head()
 
     def encode(self, *_: object, **__: object) -> NoReturn:
@@ -215,7 +211,7 @@ class TaskWithoutHead(Task):
         raise self._no_head()
 
     def answers(self, *_: object) -> NoReturn:
-        """Raise the same error as ``head``: no head answers."""
+        """Raise the same error as ``head``: there are no outputs."""
         raise self._no_head()
 
     def _no_head(self) -> ConfigError:

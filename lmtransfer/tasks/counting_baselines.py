@@ -1,5 +1,7 @@
 """Word-counting baselines: what can be learned without a language model, in seconds on one core.
 
+The majority baseline, which ignores the input, is ``Task.baseline``; every kind of task has its own.
+
 *TF-IDF*: TF-IDF of word n-grams (1-2) and character n-grams (2-5, within words), with a logistic regression for labels,
 one per label for sets of labels, or a ridge regression for numbers. *NB-SVM* (Wang and Manning 2012,
 https://aclanthology.org/P12-2018/): word n-grams (1-2), each scaled by the log-ratio of its counts with and without the
@@ -9,8 +11,8 @@ The regularization is chosen by the task's main metric in a cross-validation on 
 The two texts of a pair have separate features, and three numbers measure their overlap. Everything is deterministic:
 the same training examples give the same answers.
 
-To stay within tens of seconds, the regularization is chosen on at most 2,000 training examples, and character n-grams
-are omitted with more than 20,000 training examples or 10 million characters of text.
+To finish within tens of seconds, the regularization is chosen on at most 2,000 training examples, and character n-grams
+are omitted if there are more than 20,000 training examples or 10 million characters of text.
 
 Shape legend: N examples, C labels or columns of outputs, F features, R rows of targets.
 """
@@ -27,26 +29,26 @@ import numpy as np
 
 from lmtransfer.tasks.base import Task
 from lmtransfer.tasks.encoded import EncodedExamples
-from lmtransfer.tasks.heads import ClassificationSpec, HeadSpec, MultiLabelSpec, RegressionSpec, TaggingSpec
-from lmtransfer.tasks.targets import TagTargets
+from lmtransfer.tasks.heads import ClassificationSpec, HeadSpec, MultiLabelSpec, RegressionSpec, TaggingSpec, TagTargets
 
-#: Maps indices of training and of scored examples to outputs for the scored ones, like the task's head, (R, K).
+#: Maps the indices of training and of scored examples to outputs for the scored ones, (R, K), as from the task's head.
 Baseline = Callable[[np.ndarray, np.ndarray], np.ndarray]
 #: Sparse features of training examples and of other examples, with the same columns, shape (N, F) each.
 _Features = tuple[Any, Any]
-#: A model's outputs (N, C) for other examples, from features, targets (N, C), the others' features, regularization.
+#: Fits a model to features and targets (N, C), and returns outputs (N, C) for the features of other examples; the last
+#: argument is the regularization.
 _Fit = Callable[[Any, np.ndarray, Any, float], np.ndarray]
 
 #: Inverse regularizations to try for the logistic regression and the SVM, and regularizations for the ridge regression;
-#: the strongest first, which wins a tie.
+#: the strongest comes first and wins ties.
 _LOGISTIC_C = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 _SVM_C = (0.01, 0.1, 1.0, 10.0)
 _RIDGE_ALPHA = (30.0, 10.0, 3.0, 1.0, 0.3, 0.1)
-#: Share of the SVM's own weights in those of NB-SVM: beta in the paper.
+#: Share of the SVM's own weights in the interpolation of NB-SVM: beta in the paper.
 _OWN_WEIGHTS = 0.25
 _FOLDS, _MOST_TO_CHOOSE = 3, 2_000
 _MOST_WITH_CHARACTERS, _MOST_CHARACTERS = 20_000, 10_000_000
-#: Logit of an answer that all training examples have; negated if none has it.
+#: Logit of a label that all training examples have; negated for a label that none has.
 _CERTAIN = 1e3
 _WORD = r"\w+|[^\w\s]"
 
@@ -111,7 +113,7 @@ def _choose_regularization(
 
 
 def _columns(head: HeadSpec, encoded: EncodedExamples) -> np.ndarray:
-    """Return gold answers as columns (N, C): one per label (with two labels, only the second), or the number."""
+    """Return the gold answers as columns (N, C): one per label (for two labels, only the second), or one of scores."""
     gold = head.gold(encoded.targets)
     assert gold is not None
     if isinstance(head, ClassificationSpec):
@@ -120,14 +122,14 @@ def _columns(head: HeadSpec, encoded: EncodedExamples) -> np.ndarray:
 
 
 def _as_outputs(head: HeadSpec, columns_NC: np.ndarray) -> np.ndarray:
-    """Return outputs like those of the head, float32: with two labels, the logit of the first is 0."""
+    """Return outputs like those of the head, float32; for two labels, the logit of the first is 0."""
     if isinstance(head, ClassificationSpec) and head.num_labels == 2:
         columns_NC = np.hstack([np.zeros_like(columns_NC), columns_NC])
     return columns_NC.astype(np.float32)
 
 
 def _each_label(fit: Callable[[Any, np.ndarray, Any, float], np.ndarray]) -> _Fit:
-    """Fit a binary model for each column of the targets."""
+    """Return a function that fits a binary model for each column of the targets."""
 
     def fit_columns(own: Any, targets_NC: np.ndarray, others: Any, value: float) -> np.ndarray:
         outputs = np.empty((others.shape[0], targets_NC.shape[1]))
@@ -149,7 +151,7 @@ def _logistic(own: Any, has_label: np.ndarray, others: Any, value: float) -> np.
 
 
 def _nb_svm(own: Any, has_label: np.ndarray, others: Any, value: float) -> np.ndarray:
-    """Return the margins of NB-SVM; ``own`` and ``others`` say which n-grams occur in a text."""
+    """Return the margins of NB-SVM; ``own`` and ``others`` have a 1 for each n-gram that occurs in the text."""
     from scipy.sparse import diags
     from sklearn.svm import LinearSVC
 
@@ -204,17 +206,17 @@ class _Texts:
         return counts
 
     def words(self, rows: np.ndarray, others: np.ndarray) -> _Features:
-        """Return which word n-grams occur in each text."""
+        """Return 1 for each word n-gram that occurs in a text, otherwise 0."""
         from scipy.sparse import hstack
 
         own, of_others = (hstack(side).tocsr() for side in self._counts(0, rows, others))
         return own.sign(), of_others.sign()
 
     def tfidf(self, rows: np.ndarray, others: np.ndarray) -> _Features:
-        """Return the TF-IDF of words and characters in each text, each of length 1; for pairs, also the texts' overlap.
+        """Return unit vectors of TF-IDF, of words and of characters, for each text; for pairs, also the texts' overlap.
 
-        The overlap, of words and of characters, is three numbers: the cosine of both texts' TF-IDF, and the share of
-        each text's n-grams that also occur in the other.
+        The overlap, of words and of characters, is three numbers: the cosine of both texts' vectors, and the share of
+        each text's n-grams that also occur in the other text.
         """
         from scipy.sparse import csr_matrix, hstack, vstack
         from sklearn.feature_extraction.text import TfidfTransformer
@@ -245,7 +247,7 @@ class _Texts:
 def _usual_tags(
     head: TaggingSpec, train: EncodedExamples, scored: EncodedExamples, rows: np.ndarray, others: np.ndarray
 ) -> np.ndarray:
-    """Return tag logits (R, C): log-shares of the tags of a word, or of all words for an unseen word.
+    """Return tag logits (R, C): the logarithm of each tag's share among the tags of a word, or of all words if unseen.
 
     On a tie, the tag that comes first in the labels wins.
     """

@@ -13,16 +13,16 @@ from typing import Any
 import numpy as np
 
 from lmtransfer.errors import ConfigError
-from lmtransfer.tasks.targets import Targets
+from lmtransfer.tasks.heads import Targets
 from lmtransfer.tokenizers.base import CharacterTokenizer, Tokenizer
 from lmtransfer.tokenizers.words import character_ids
 
 
 def text_capacity(num_specials: int, *, max_length: int) -> int:
-    """Return the number of text tokens that fit into an input of ``max_length`` tokens."""
+    """Return how many text tokens fit in an input of ``max_length`` tokens."""
     if max_length <= num_specials:
         raise ConfigError(
-            f"task.max_length={max_length}: leaves no space for text beside the {num_specials} special tokens; set "
+            f"task.max_length={max_length}: leaves no room for text beside the {num_specials} special tokens; set "
             f"{num_specials + 1} or more, or null for the encoder's maximum (its model.max_length)"
         )
     return max_length - num_specials
@@ -37,9 +37,9 @@ class CharacterTable:
 
 
 class TokenRows:
-    """The tokens of examples as rows of a table of spellings, which grows by one row per word outside the vocabulary.
+    """Maps the tokens of examples to rows of a table of spellings, which gains a row per word outside the vocabulary.
 
-    A token's row is its id, except for an [UNK] of a tokenizer of whole words, which has the row of its word.
+    A token's row is its id, except that an [UNK] token of a whole-word tokenizer has the row of its word.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -62,7 +62,7 @@ class TokenRows:
         return rows
 
     def join(self, pieces: Iterable[np.ndarray]) -> tuple[np.ndarray, CharacterTable | None]:
-        """Join pieces of rows end to end, and return their token ids and spellings; None without spellings."""
+        """Concatenate pieces of rows, and return their token ids and spellings (None without spellings)."""
         rows_T = np.concatenate([np.zeros(0, np.int32), *pieces]).astype(np.int32, copy=False)
         if self._tokenizer is None:
             return rows_T, None
@@ -76,13 +76,13 @@ class EncodedExamples:
     """Examples ready to be packed; five bytes per token, or nine if the words have spellings.
 
     Attributes:
-        owners: number of each sequence's example, ascending, int64, shape (S,).
+        owners: index of each sequence's example, ascending, int64, shape (S,).
         offsets: sequence s is ``tokens_T[offsets[s]:offsets[s + 1]]``, int64, shape (S + 1,).
         target_offsets: target rows of sequence s: ``target_offsets[s]`` to ``target_offsets[s + 1]``, int64, (S + 1,).
         num_truncated: number of examples truncated to ``max_length``.
         first_lengths: number of tokens in the first text of each pair, int64, shape (S,); None if the examples are
             single texts.
-        character_table: spelling of the same tokens, if the tokenizer spells words.
+        character_table: the spellings of the tokens, if the tokenizer spells words.
         unreachable_ids: ids of the examples whose gold answer cannot be expressed in these tokens.
     """
 
@@ -108,11 +108,11 @@ class EncodedExamples:
         return np.diff(self.offsets)
 
     def sequences_of(self, examples: np.ndarray) -> np.ndarray:
-        """Return the sequence numbers of these examples, end to end, int64."""
+        """Return the indices of all sequences of these examples, concatenated, int64."""
         return ragged_places(np.searchsorted(self.owners, np.arange(len(self.examples) + 1)), examples)
 
     def target_rows(self, sequences: np.ndarray) -> np.ndarray:
-        """Return the target row numbers of these sequences, end to end, int64."""
+        """Return the indices of all target rows of these sequences, concatenated, int64."""
         return ragged_places(self.target_offsets, sequences)
 
     def targets_of(self, sequences: np.ndarray) -> Targets[np.ndarray]:
@@ -122,7 +122,7 @@ class EncodedExamples:
         return targets
 
     def select(self, examples: np.ndarray) -> EncodedExamples:
-        """Return the examples with these numbers, in the given order (``num_truncated`` still counts all examples)."""
+        """Return the examples at these indices, in the given order (``num_truncated`` still counts all examples)."""
         sequences = self.sequences_of(examples)
         where = ragged_places(self.offsets, sequences)
         per_example = np.bincount(self.owners, minlength=len(self.examples))[examples]
@@ -146,12 +146,12 @@ class EncodedExamples:
 
 
 def ragged_offsets(lengths: np.ndarray | Sequence[int]) -> np.ndarray:
-    """Return the start of each piece when laid end to end, followed by the total length, int64."""
+    """Return the start of each piece when the pieces are concatenated, and then the total length, int64."""
     return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
 
 
 def ragged_places(offsets: np.ndarray, pieces: np.ndarray) -> np.ndarray:
-    """Return the element indices of some pieces, end to end, int64; ``offsets`` are as in ``ragged_offsets``."""
+    """Return the indices of all elements of some pieces, concatenated, int64 (``offsets``: see ``ragged_offsets``)."""
     lengths = np.diff(offsets)[pieces]
     new_offsets = ragged_offsets(lengths)
     return np.repeat(offsets[pieces] - new_offsets[:-1], lengths) + np.arange(new_offsets[-1])

@@ -1,6 +1,6 @@
-"""Head specifications: the kind of answer, and the meaning of the outputs.
+"""Specifications of heads: their targets, the kind of answer, and the meaning of the outputs.
 
-The targets are in ``tasks.targets``, the trainable heads in ``transfer.heads``.
+The trainable heads are in ``transfer.heads``.
 
 Shape legend: R rows of targets, K columns of a head's outputs, C labels.
 """
@@ -8,16 +8,82 @@ Shape legend: R rows of targets, K columns of a head's outputs, C labels.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
 
 import numpy as np
 from typing_extensions import override
 
 from lmtransfer.errors import ConfigError
 from lmtransfer.tasks.label_checks import list_labels, quote_label
-from lmtransfer.tasks.targets import LabelSetTargets, LabelTargets, ScoreTargets, SpanTargets, TagTargets, Targets
+
+#: The target of an example whose gold answer is hidden.
+NO_LABEL = -1
+
+#: Arrays in encoded examples, tensors in a batch; shape (R,), or (R, C) for sets of labels.
+Values = TypeVar("Values")
+
+
+@dataclass(frozen=True, slots=True)
+class Targets(Generic[Values]):
+    """The targets of a head, one row per sequence or one row per word. Each kind of head has its own fields."""
+
+    @classmethod
+    def of(cls, targets: Targets[Values]) -> Self:
+        """Return the same targets, typed as this class."""
+        assert isinstance(targets, cls), f"targets are {type(targets).__name__}, but {cls.__name__} were requested"
+        return targets
+
+    def __len__(self) -> int:
+        """Return R."""
+        return len(getattr(self, fields(self)[0].name))
+
+    def map(self, change: Callable[[Any], Any]) -> Any:
+        """Return targets of the same kind, with ``change`` applied to every field."""
+        return type(self)(*(change(getattr(self, field.name)) for field in fields(self)))
+
+
+@dataclass(frozen=True, slots=True)
+class LabelTargets(Targets[Values]):
+    """A label for each sequence."""
+
+    labels: Values  # int64; -1 if hidden
+
+
+@dataclass(frozen=True, slots=True)
+class LabelSetTargets(Targets[Values]):
+    """A set of labels for each sequence."""
+
+    labels: Values  # int8, shape (R, C): 1 if the sequence has the label, otherwise 0; -1 in the whole row if hidden
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreTargets(Targets[Values]):
+    """A number for each sequence."""
+
+    scores: Values  # float32; NaN if hidden
+
+
+@dataclass(frozen=True, slots=True)
+class TagTargets(Targets[Values]):
+    """A tag for each word, in the order of the text; int64."""
+
+    first: Values  # position of the word's first token in the sequence
+    counts: Values  # number of tokens in the word
+    tags: Values  # tag of the word; -1 if hidden
+
+
+@dataclass(frozen=True, slots=True)
+class SpanTargets(Targets[Values]):
+    """A span of the passage for each sequence, or another kind of answer; int64, positions in the sequence."""
+
+    start: Values  # first token of the answer; -1 if this sequence does not contain it or if hidden
+    end: Values  # last token of the answer, or -1 in the same cases
+    kind: Values  # index of the kind of an answer that is not a span; -1 for a span or no answer
+    first: Values  # first token where an answer may be
+    stop: Values  # one past the last token where an answer may be
+
 
 #: ``balanced``, or the weight of each label in order.
 ClassWeights = Literal["balanced"] | tuple[float, ...]
@@ -50,19 +116,19 @@ def balanced_weights(labels_N: np.ndarray, *, num_labels: int) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True)
 class HeadSpec:
-    """The specification of a head: it describes targets and outputs without building the head."""
+    """The specification of a head, which describes targets and outputs without building the head."""
 
     kind: ClassVar[str]
     module: ClassVar[str]  # full name of the head's class, a ``transfer.heads.base.Head``
     per: ClassVar[Literal["sequence", "token"]]  # whether there are logits for each sequence or for each token
-    has_mean: ClassVar[bool] = False  # whether the outputs of several heads can be averaged
+    has_mean: ClassVar[bool] = False  # whether outputs of several heads can be averaged
     may_be_unreachable: ClassVar[bool] = False  # whether some gold answers cannot be expressed in tokens
 
     num_labels: int = 0  # number of labels, or of kinds of answer other than a span; 0 if there are none
     pairs: bool = False
 
     def predictions(self, outputs: np.ndarray) -> np.ndarray | None:
-        """Return the prediction for each row of outputs (R, K), shape (R,) or (R, C); None if it takes several rows."""
+        """Return the prediction for each row of outputs (R, K), shape (R,) or (R, C); None if rows are combined."""
         return None
 
     def gold(self, targets: Targets[np.ndarray]) -> np.ndarray | None:
@@ -122,7 +188,7 @@ class ClassificationSpec(HeadSpec):
 
 @dataclass(frozen=True, slots=True)
 class MultiLabelSpec(HeadSpec):
-    """Any number of C labels per sequence; outputs are the C logits, one independent decision each."""
+    """Any number of the C labels per sequence; outputs are the C logits, one independent decision each."""
 
     kind: ClassVar[str] = "multi_label"
     module: ClassVar[str] = "lmtransfer.transfer.heads.sequences.MultiLabelHead"
@@ -215,7 +281,7 @@ class SpanSpec(HeadSpec):
     """The first and last token of an answer, and one of C other kinds of answer.
 
     Outputs are [start, end, score, null score, and the log odds of each other kind against a span]. Start and end are
-    tokens of the sequence, or -1 if no span is legal.
+    positions in the sequence, or -1 if no span is legal.
     """
 
     kind: ClassVar[str] = "span"
@@ -226,7 +292,7 @@ class SpanSpec(HeadSpec):
     max_answer_tokens: int | None = None  # maximum length of a legal answer; None for any length
 
     def counts(self, targets: Targets[np.ndarray], labels: Sequence[str]) -> Iterator[tuple[str, int]]:
-        """Yield how often each other kind is the gold answer."""
+        """Yield how often each kind of answer other than a span is the gold answer."""
         kinds = SpanTargets.of(targets).kind
         yield from ((name, int((kinds == index).sum())) for index, name in enumerate(labels))
 

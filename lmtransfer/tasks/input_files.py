@@ -29,12 +29,12 @@ class InputFile:
     """A file with user input, or input from a pipe.
 
     Attributes:
-        lines: the lines with their numbers, from 1, without line ends; one is in memory at a time.
+        lines: each line's number, from 1, and its text without the line end; only one line is in memory at a time.
         path: the file; None if the input can be read only once, as from a pipe.
-        columns: the user's column names, by setting: ``text_column``, ``text_pair_column``, ``id_column``.
-        delimiter: the character between the columns of a table; None to decide as in ``TableLayout``.
+        columns: the column names that the user set, by setting: ``text_column``, ``text_pair_column``, ``id_column``.
+        delimiter: the character between the columns of a table; None for the default of ``TableLayout``.
         stops: whether the first invalid line stops the command.
-        refuse: called for each invalid example with one message, which has ``file:line``.
+        refuse: called with a message for each invalid example; the message has ``file:line``.
     """
 
     name: str
@@ -50,7 +50,7 @@ class InputFile:
 
     @property
     def table(self) -> Path | IncomingRows:
-        """The input as an argument of ``open_table``."""
+        """The input in the form that ``open_table`` accepts."""
         return IncomingRows(self.name, self.lines) if self.path is None else self.path
 
     @property
@@ -84,8 +84,8 @@ class InputFile:
         """Yield one example per row of JSON or parquet.
 
         Args:
-            example_of: builds the example from the row and its name, which is its ``id`` or its number; raises
-                DataError with the reason if it cannot.
+            example_of: builds the example from the row and its name, which is its ``id`` or its index; raises DataError
+                with the reason if it cannot.
         """
         specs = [ColumnSpec((name,), "input", required=False) for name in ("id", *columns)]
         for record in open_table(self.table, specs, layout=self.layout(), bad_rows=self.bad_rows).records:
@@ -120,7 +120,7 @@ class _RefusedRows(BadRows):
 
 
 class Reader(ABC):
-    """A reader, which builds examples from user input.
+    """Builds examples from user input.
 
     Attributes:
         formats: supported file formats; every reader supports ``text``, with one example per line.
@@ -137,7 +137,7 @@ class Reader(ABC):
         self.json_format: str | None = None
 
     def read(self, source: InputFile) -> Iterator[LocatedExample]:
-        """Yield the examples of an input, each as soon as it is read."""
+        """Yield the examples of an input, each as soon as it has been read."""
         column_settings = [*source.columns, *(["delimiter"] if source.delimiter else [])]
         if column_settings and not (self.has_columns and source.file_format != "text"):
             raise ConfigError(
@@ -148,7 +148,7 @@ class Reader(ABC):
         return self.parse_file(source)
 
     def parse_line(self, line: str, where: str, name: str, notes: Notes) -> Any:
-        """Build the example of one line.
+        """Build an example from a line.
 
         Raises:
             ValueError: the line is not a valid example.
@@ -159,7 +159,7 @@ class Reader(ABC):
 
     @abstractmethod
     def parse_nonblank_line(self, line: str, where: str, name: str, notes: Notes) -> Any:
-        """Build the example of a non-blank line; arguments and errors are those of ``parse_line``."""
+        """Build an example from a line that is not blank; see ``parse_line``."""
 
     def parse_file(self, source: InputFile) -> Iterator[LocatedExample]:
         """Yield the examples of a file in a format other than ``text``."""
@@ -170,7 +170,7 @@ def two_texts(line: str, kind: str) -> tuple[str, str]:
     """Split a line into two texts, at ``[SEP]`` with white space around it, or at a tab.
 
     Raises:
-        ValueError: the line does not hold exactly two texts.
+        ValueError: the line does not contain exactly two texts.
     """
     has_separator = SEPARATOR in line
     parts = [part.strip() for part in line.split(SEPARATOR)] if has_separator else line.split("\t")

@@ -1,4 +1,4 @@
-"""Checks of label names, also of those in a training split, for tasks that do not list their labels."""
+"""Checks of label names, whether a task's settings list them or its training file contains them."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from lmtransfer.data.documents import Notes
 from lmtransfer.errors import ConfigError, DataError
 
-#: Maximum number of characters in a label; a longer text is not a label.
+#: Maximum number of characters in a label; longer text is not a label.
 LONGEST = 200
 _MOST_CHARACTERS, _MOST_LABELS = 40, 20
-#: A column with more labels than this, and with more than one label for every two items, does not hold labels.
+#: A column with more labels than this, and with more than one label for every two items, is not a label column.
 _MANY = 20
 
 
@@ -23,20 +23,20 @@ def check_names(labels: Sequence[str]) -> tuple[str, ...]:
 
 
 def check_training_file(splits: Sequence[str], task: str, *, items: str = "labels") -> None:
-    """Check that a task that lists no labels has a training file from which to read them."""
+    """Check that a task without a list of labels has a training file from which to read them."""
     if "train" not in splits:
         raise ConfigError(
-            f"task.labels=null: the {items} are read from the training file, but task {task} has none; list them in "
-            "task.labels=[...], or set task.files.train= to a file"
+            f"task.labels=null: the {items} are read from the training file, but task {task} has no such file; list "
+            "them in task.labels=[...], or set task.files.train=<file>"
         )
 
 
 def check_label(label: str, where: str, column: str) -> None:
-    """Check that a text can be a label (``column``: the setting that names the column of labels)."""
+    """Check that a text can be a label (``column``: the setting that names the label column)."""
     if len(label) > LONGEST:
         raise DataError(
             f"{where}: the label {quote_label(label)} has {len(label):,} characters, but a label may have at most "
-            f"{LONGEST}; does {column} name the column of the labels?"
+            f"{LONGEST}; does {column} name the label column?"
         )
     if label != label.strip():
         raise DataError(
@@ -49,7 +49,7 @@ def check_labels(labels: Mapping[str, int], *, origin: str, items: str, column: 
     """Check that there are at least two labels, and that the column looks like a label column.
 
     Args:
-        items: name of the labeled items, in the plural.
+        items: the labeled items, as a plural noun for messages.
     """
     if not labels:
         raise DataError(f"{origin}: has no labeled {items}, so there are no training examples; use another file")
@@ -61,13 +61,13 @@ def check_labels(labels: Mapping[str, int], *, origin: str, items: str, column: 
     total = sum(labels.values())
     if len(labels) > max(_MANY, total // 2):
         raise DataError(
-            f"{origin}: {len(labels)} different labels in {total} {items}; does {column} name the column of the "
-            "labels? If so, list them in task.labels"
+            f"{origin}: {len(labels)} different labels in {total} {items}; does {column} name the label column? If so, "
+            "list the labels in task.labels"
         )
 
 
 def to_nfc(label: str, where: str, notes: Notes | None = None) -> str:
-    """Convert a label to Unicode form NFC, because the files of a set may write the same label in several forms."""
+    """Convert a label to Unicode NFC, because files of a data set may encode the same label in different forms."""
     if label.isascii() or unicodedata.is_normalized("NFC", label):
         return label
     if notes is not None:

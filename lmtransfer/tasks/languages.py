@@ -11,12 +11,12 @@ import numpy as np
 from lmtransfer.errors import ConfigError
 from lmtransfer.tasks.metrics.scored_examples import ScoredExamples
 
-#: Stands for a language code in the name of a file.
+#: The placeholder for a language code in the name of a file.
 PLACE = "{language}"
 
 
 def check_languages(languages: Sequence[str]) -> tuple[str, ...]:
-    """Check the codes of the scored languages, and return them."""
+    """Return the codes of the scored languages as a tuple; raise a ConfigError if there are none, or duplicates."""
     if not languages or len(set(languages)) != len(languages):
         raise ConfigError(f"task.languages=[{', '.join(languages)}]: list each language once, such as [en, de]")
     return tuple(languages)
@@ -56,7 +56,7 @@ def with_languages(
     nothing changes.
 
     Args:
-        items: identity of the original of each example, such as its question number; equal for all its translations.
+        items: identifier of each example's original, such as a question id, which its translations share.
     """
     names = list(dict.fromkeys(languages))
     if None in names:
@@ -74,7 +74,7 @@ def with_languages(
 def places_in_languages(languages: Sequence[str | None], gold: Sequence[object]) -> list[Hashable]:
     """Return each example's index within its language, which identifies translations in parallel files.
 
-    If the gold answers differ between languages, the files are not parallel, and each example gets its own number.
+    If the gold answers differ between languages, the files are not parallel, and each example gets its own index.
     """
     columns: dict[str | None, list[object]] = {}
     places: list[Hashable] = []
@@ -87,5 +87,5 @@ def places_in_languages(languages: Sequence[str | None], gold: Sequence[object])
 
 
 def file_lists(files: Mapping[str, str | Sequence[str] | None]) -> dict[str, list[str]]:
-    """Return the names of the files of each split as lists."""
+    """Return each split's file names as a list."""
     return {split: [names] if isinstance(names, str) else list(names or ()) for split, names in files.items()}

@@ -1,13 +1,14 @@
 """The settings of tasks: how examples are used, and where they come from, in folders or on the hub.
 
-Each task class has its own ``Settings`` model, composed of these models and the task's own fields. A task is
-constructed with the fields as keyword arguments, which are also the keys of ``_target_`` nodes in a config.
+Each task class has its own ``Settings`` model, composed of these models and the task's own fields. The fields are the
+keyword arguments of the class and the keys of its ``_target_`` node in a config.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -20,13 +21,13 @@ from lmtransfer.data.files import EncodingErrors, describe_splits, find_data
 from lmtransfer.data.tables import BadRowsPolicy, TableFormat, TableLayout, delimiter_of
 from lmtransfer.errors import ConfigError, DataError
 
-#: A column name, or several possible names, of which the first that the file has is used.
+#: A column name, or several alternatives, of which the first one in the file is used.
 ColumnNames: TypeAlias = str | Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
 class HubSource:
-    """A task's data set on the hub; ``splits`` has the hub's name of each split that it calls otherwise."""
+    """A task's data set on the hub; ``splits`` maps our names of splits to the hub's where they differ."""
 
     name: str
     config: str | None = None
@@ -43,28 +44,18 @@ class HubSource:
         """Load the table of a split: ``column_names``, ``features``, and each column by name.
 
         Args:
-            places: where a file has already been searched for, for the message.
-            columns: the columns that it must have.
-            advice: what to do if one is missing, for the message.
+            places: the places already searched for a file, for the message.
+            columns: the columns that the table must have.
+            advice: what to do if a column is missing, for the message.
 
         Raises:
             DataError: the split can neither be loaded nor found in the cache, a local folder names files outside it, or
                 a column is missing.
         """
         import datasets  # imported here because the import is slow and tasks with files do not need it
-        from datasets.exceptions import DatasetGenerationError
 
-        if Path(self.name).is_dir():
-            check_dataset_folder(Path(self.name))
-        try:
+        with hub_access(self, places=places):
             table = datasets.load_dataset(self.name, self.config, split=self.splits.get(split, split))
-        except (OSError, ValueError, KeyError, RuntimeError, ImportError, DatasetGenerationError) as error:
-            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-            raise DataError(
-                f"no file {places}, and the datasets name {self} could not be loaded: {reason}. Either set data_root= "
-                "(or LMTRANSFER_DATA) to a folder that contains the files, or load the data set once with network "
-                "access; from then on it is read from the cache"
-            ) from None
         missing = [column for column in columns if column not in table.column_names]
         if missing:
             raise DataError(
@@ -74,15 +65,33 @@ class HubSource:
         return table
 
 
+@contextmanager
+def hub_access(source: HubSource, *, places: str) -> Iterator[None]:
+    """Check the data set if it is a local folder, and replace errors of ``datasets`` with a DataError."""
+    from datasets.exceptions import DatasetGenerationError
+
+    if Path(source.name).is_dir():
+        check_dataset_folder(Path(source.name))
+    try:
+        yield
+    except (OSError, ValueError, KeyError, RuntimeError, ImportError, DatasetGenerationError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise DataError(
+            f"no file {places}, and the data set {source} could not be loaded from the hub: {reason}. Either choose "
+            "the folder that contains the files with data_root=<folder> or LMTRANSFER_DATA, or load the data set once "
+            "with network access; later it is read from the cache"
+        ) from None
+
+
 class LocatedFiles:
     """One file per split, searched for below ``data_root`` and then below the working directory, or else the hub.
 
-    If the plain file is missing, its ``.gz``, ``.xz`` or ``.zst`` form is used. A file may also be a
-    ``datasets.save_to_disk`` folder.
+    If a plain file is missing, its ``.gz``, ``.xz`` or ``.zst`` version is used. A file may also be a folder written by
+    ``datasets.save_to_disk``.
 
     Args:
-        files: possible file names of each split, tried in order; messages show the first. A split without a name has no
-            file.
+        files: alternative file names of each split, tried in order; messages show the first. A split without a name
+            has no file.
         task: the task's name, for messages.
         hub: the data set for splits without a local file; None if only files are used.
         has_folds: whether folds of the training split can replace the task's dev split, for messages.
@@ -148,14 +157,14 @@ class LocatedFiles:
             folds *= self._has_folds and split == "dev" and "train" in self._files
             return DataError(
                 f"split={split}: task {self._task} has files for {', '.join(self._files) or 'no split'}; set "
-                f"task.{split}= or task.files.{split}= to a file{folds}"
+                f"task.{split}=<file> or task.files.{split}=<file>{folds}"
             )
         file = self._files[split][0]
         problem = f"task {self._task}, split {split}: no file {self.places(split)}"
         for path in self._paths(file):
             if path.is_dir():
                 problem_with_folder = describe_splits(path) or "is a folder; name a file in it"
-                return DataError(f"{problem}: {path} {problem_with_folder} (task.{split}=)")
+                return DataError(f"{problem}: {path} {problem_with_folder} (task.{split})")
             names = [sibling.name for sibling in path.parent.iterdir()] if path.parent.is_dir() else []
             similar = difflib.get_close_matches(path.name, names, n=1, cutoff=0.6)
             if similar:
@@ -164,12 +173,12 @@ class LocatedFiles:
         problem, folder = problem if problem.endswith("?") else f"{problem}.", Path(file).parent
         if folder == Path():
             return DataError(
-                f"{problem} Set task.{split}= or task.files.{split}= to the path of the file, from the folder where "
-                "the command was started or from data_root= (LMTRANSFER_DATA)"
+                f"{problem} Set task.{split}=<file> or task.files.{split}=<file>, relative to data_root "
+                "(LMTRANSFER_DATA) or to the folder where the command is started"
             )
         return DataError(
-            f"{problem} Set data_root= or LMTRANSFER_DATA to the folder that contains {folder}, or "
-            f"task.files.{split}= to the file itself"
+            f"{problem} Choose the folder that contains {folder} with data_root=<folder> or LMTRANSFER_DATA, or set "
+            f"task.files.{split}=<file>"
         )
 
 
@@ -180,13 +189,13 @@ class _Settings(pydantic.BaseModel):
 
 
 class TaskSettings(_Settings):
-    """Settings that every task has.
+    """The settings that every task has.
 
     Attributes:
         name: the task's name in tables and results.
         max_length: maximum input length in tokens, including special tokens; null: the encoder's maximum.
-        num_train: size of the seeded subset of the training split; null: the whole split.
-        dev_from_train: fraction of the training examples in the held-out part; null: the dev split is used instead.
+        num_train: number of training examples, sampled by seed; null: all.
+        dev_from_train: fraction of the training examples to hold out; null: the dev split is used instead.
     """
 
     name: Name
@@ -196,17 +205,17 @@ class TaskSettings(_Settings):
 
 
 class FileSettings(_Settings):
-    """The files that hold the examples.
+    """The files that contain the examples.
 
-    Files take precedence over the hub. A relative path starts at ``data_root`` or, failing that, at the working
-    directory. ``.gz``, ``.xz`` and ``.zst`` files are read directly.
+    Files take precedence over the hub. Relative paths are searched for below ``data_root``, then below the working
+    directory. Compressed files (``.gz``, ``.xz``, ``.zst``) are read directly.
 
     Attributes:
         files: file of each split, such as ``{train: sst2/train.tsv}``; alternative names are tried in order.
         train: file of the training split, instead of ``files``.
         dev: file of the dev split, instead of ``files``.
         test: file of the test split, instead of ``files``.
-        data_root: folder that holds the data folders.
+        data_root: folder that contains the tasks' data folders.
     """
 
     files: Mapping[str, str | Sequence[str] | None] | None = None
@@ -216,7 +225,7 @@ class FileSettings(_Settings):
     data_root: Folder | None = None
 
     def file_names(self) -> dict[str, tuple[str, ...]]:
-        """Return the possible file names of each split, empty if the split has no file."""
+        """Return the alternative file names of each split, empty if the split has no file."""
         own = {"train": self.train, "dev": self.dev, "test": self.test}
         files = {**(self.files or {}), **{split: file for split, file in own.items() if file is not None}}
         return {split: (file,) if isinstance(file, str) else tuple(file or ()) for split, file in files.items()}
@@ -239,7 +248,7 @@ class FileSettings(_Settings):
             also = isinstance(self, HubDatasetSettings)
             raise ConfigError(
                 f"task.files is empty{' and task.hub is null' * also}: set a file for each split "
-                f"(task.files.train=...){', or a datasets name with its splits' * also}"
+                f"(task.files.train=<file>){', or a data set on the hub with its splits (task.hub)' * also}"
             )
         return located
 
@@ -248,9 +257,9 @@ class HubDatasetSettings(_Settings):
     """The data set on the hub, for splits without a local file.
 
     Attributes:
-        hub: ``datasets`` name; null: files only.
+        hub: name of the data set, such as ``nyu-mll/glue``; null: files only.
         hub_config: the data set's configuration.
-        hub_splits: hub name of each split; an unlisted split has the same name.
+        hub_splits: the hub's name of each split; an unlisted split has the same name.
     """
 
     hub: str | None = None
@@ -265,22 +274,21 @@ class HubDatasetSettings(_Settings):
 class TextTableSettings(FileSettings, HubDatasetSettings):
     """Tables of texts or pairs of texts, from one file per split or from the hub.
 
-    A column may have several possible names, of which the first one in the file is used, so that one task can read
-    splits from different sources. A split whose name begins with ``test`` may lack the gold answers, as in published
-    test sets.
+    A column may have alternative names, of which the first one in the file is used, so that a task can read splits from
+    different sources. A split whose name begins with ``test`` may lack the gold answers, as published test sets do.
 
     Attributes:
         text_column: column of the text, or of the first text of a pair.
         text_pair_column: column of the second text; null: the examples are single texts.
-        id_column: column of the examples' names; null: names are ``split:number``, from 0.
-        hidden_values: values in the files that mean a hidden answer, such as -1 in GLUE.
-        dropped_values: values in the files that mean no answer; such rows are skipped and counted in ``notes``.
+        id_column: column of the examples' ids; null: ids are ``split:row``, counted from 0.
+        hidden_values: values in the files that mark a hidden answer, such as -1 in GLUE.
+        dropped_values: values in the files that mark a missing answer; such rows are skipped and counted in ``notes``.
         columns: names of all columns, for files without a header line.
-        optional_columns: how many of the last ``columns`` a row may lack.
+        optional_columns: number of columns at the end of ``columns`` that a row may lack.
         file_format: ``tsv`` (no quoting, one row per line), ``quoted_tsv``, ``csv``, ``jsonl`` (or an array of objects)
-            or ``parquet`` (or arrow); null: decided by the file's name, and by its quotation marks if it is
-            tab-separated.
-        delimiter: the character between columns, or ``tab``; null: the separator with which the first line names the
+            or ``parquet`` (or arrow); null: decided by the file's name and, if it is tab-separated, by its quotation
+            marks.
+        delimiter: the character between columns, or ``tab``; null: the separator in the first line, which names the
             columns.
         bad_rows: ``refuse`` stops at an unreadable row; ``skip`` skips it and counts it in ``notes``.
         encoding_errors: ``strict`` rejects bytes that are not UTF-8; ``replace`` replaces them with U+FFFD.

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from lmtransfer.data.batch import PackedBatch, copy_to, pack
-from lmtransfer.data.stream import Source
+from lmtransfer.data.micro_batches import Source
 from lmtransfer.tasks.encoded import EncodedExamples, ragged_places
-from lmtransfer.tasks.targets import Targets
+from lmtransfer.tasks.heads import Targets
 
 #: Batches are filled up to a multiple of this number of tokens, because kernels are compiled for each new shape. On a
 #: CPU in bfloat16, 150 steps of 300 to 700 tokens take 10 % more time and 800 MB more memory if every length differs.
@@ -28,8 +28,8 @@ class TaskBatch:
     """One micro-batch of sequences.
 
     Attributes:
-        target_owners_R: sequence in the batch of each row of targets, int64.
-        rows: number of each sequence within its encoded set.
+        target_owners_R: index in the batch of the sequence to which each target belongs, int64.
+        rows: index of each sequence in the encoded examples.
         first_lengths: number of tokens in the first text of each pair, on the host; None if the examples are single
             texts.
         features: a frozen encoder's output for the sequences (see ``transfer.features``), or None to run the encoder.
@@ -47,7 +47,7 @@ class TaskBatch:
 
     @property
     def host_batch(self) -> TaskBatch:
-        """The same batch on the host, whose numbers can be read without waiting for a device."""
+        """The same batch on the host, whose values can be read without waiting for a device."""
         return self if self.host_source is None else self.host_source
 
     @property
@@ -57,7 +57,7 @@ class TaskBatch:
 
     @property
     def target_starts_R(self) -> Tensor:
-        """Index in the batch of the first token of each target row's sequence, int64."""
+        """Position in the batch of the first token of each target's sequence, int64."""
         return self.packed.cu_seqlens.long()[self.target_owners_R]
 
     def to(self, device: torch.device | str) -> TaskBatch:
@@ -86,10 +86,10 @@ def coarse_size(num_tokens: int) -> int:
 
 
 class FeatureRows(Protocol):
-    """Features stored by sequence."""
+    """A store of features by sequence."""
 
     def rows(self, row_ids: np.ndarray) -> Tensor:
-        """Return the features of these sequences, end to end."""
+        """Return the features of these sequences, concatenated."""
         ...
 
 
@@ -105,7 +105,7 @@ class TaskSource(Source):
 
     Args:
         few_sizes: whether to fill batches up to one of a few sizes, for compiled models; at most a fifth of the tokens
-            is filler.
+            are filler.
     """
 
     def __init__(

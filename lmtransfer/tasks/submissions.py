@@ -1,9 +1,9 @@
-"""Submission files for the servers that score hidden labels: GLUE's tables, SQuAD's JSON.
+"""Submission files for the servers that score hidden labels: GLUE's tables and SQuAD's JSON.
 
 GLUE (Wang et al. 2018, https://arxiv.org/abs/1804.07461): one table per task with the columns ``index`` and
 ``prediction``, with the file names and label spellings of the sample submission at https://gluebenchmark.com. SQuAD:
-answers by question id, as read by evaluate-v1.1.py and evaluate-v2.0.py (https://rajpurkar.github.io/SQuAD-explorer),
-and for 2.0 also the probabilities of no answer for the latter's ``--na-prob-file``.
+answers by question id, as evaluate-v1.1.py and evaluate-v2.0.py read them (https://rajpurkar.github.io/SQuAD-explorer),
+and for 2.0 also the probabilities of no answer, for the script's ``--na-prob-file``.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def glue_table(task: str, split: str, labels: Sequence[str]) -> GlueTable:
     """Return GLUE's format for the predictions of a split.
 
     Args:
-        split: the split; MNLI has separate files for splits that end in ``mismatched`` and for others.
+        split: MNLI has separate files for splits that end in ``mismatched`` and for others.
     """
     table = _TABLES.get(f"{task}_mismatched" if split.endswith("mismatched") else task)
     if table is None:
@@ -90,25 +90,23 @@ def _prediction(table: GlueTable, answer: LabelAnswer | ScoreAnswer, index: int)
         assert table.label_names is not None
         return table.label_names[answer.name]
     if not math.isfinite(answer.score):
-        raise DataError(
-            f"row {index}: the score {answer.score} is not a finite number; did the run's training diverge?"
-        )
+        raise DataError(f"row {index}: the score {answer.score} is not a finite number; did training diverge?")
     return f"{min(_HIGHEST_SCORE, max(_LOWEST_SCORE, answer.score)):.3f}"
 
 
 def check_complete(ids: Sequence[str], split: str) -> None:
-    """Check that no row of a split was left out, because GLUE counts rows."""
+    """Check that no row of a split was left out, because GLUE identifies rows by their position."""
     for place, name in enumerate(ids):
         number = name.removeprefix(f"{split}:")
         if number != name and number != str(place):
             raise DataError(
                 f"split {split}: row {place} was left out because it cannot be read, but a submission needs every row; "
-                "set task.bad_rows=refuse to see the problem of this row"
+                "set task.bad_rows=refuse to see what is wrong with the row"
             )
 
 
 def squad_predictions(ids: Sequence[str], answers: Iterable[SpanAnswer]) -> dict[str, str]:
-    """Return the answer to each question by its id; empty for no answer."""
+    """Return the answers by question id; a text is empty for no answer."""
     predictions = {name: answer.text for name, answer in zip(ids, answers, strict=True)}
     if len(predictions) != len(ids):
         raise DataError(
@@ -121,14 +119,10 @@ def squad_predictions(ids: Sequence[str], answers: Iterable[SpanAnswer]) -> dict
 def no_answer_probabilities(ids: Sequence[str], answers: Iterable[SpanAnswer]) -> dict[str, float]:
     """Return the probability of no answer by question id, comparing "no answer" with the best span alone.
 
-    It orders questions like the published null odds (null score minus span score), on which the script's best threshold
-    depends, for odds up to 36; larger odds all become 1 in float64. It never exceeds the script's threshold of 1, so
-    the script's plain scores are those of the answers.
+    The probability orders questions like the published null odds (null score minus span score), on which the script's
+    best threshold depends, for odds up to 36; larger odds all become 1 in float64. The probability never exceeds the
+    script's threshold of 1, so the script's plain scores are those of the answers.
     """
-    return {name: _sigmoid(answer.null_score - answer.score) for name, answer in zip(ids, answers, strict=True)}
+    from scipy.special import expit
 
-
-def _sigmoid(log_odds: float) -> float:
-    if log_odds >= 0:
-        return 1 / (1 + math.exp(-log_odds))
-    return math.exp(log_odds) / (1 + math.exp(log_odds))
+    return {name: float(expit(answer.null_score - answer.score)) for name, answer in zip(ids, answers, strict=True)}

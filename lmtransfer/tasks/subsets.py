@@ -1,4 +1,4 @@
-"""Seeded, stratified parts of a training set."""
+"""Seeded, stratified subsets of the training examples: samples, held-out examples and folds."""
 
 from __future__ import annotations
 
@@ -11,17 +11,16 @@ from lmtransfer.randomness import permutation
 
 
 def sample_stratified(labels: np.ndarray, size: int, *, seed: int, purpose: str) -> np.ndarray:
-    """Choose ``size`` examples whose labels have the same proportions as all examples.
+    """Sample ``size`` examples that preserve the proportions of the labels.
 
-    Each label gets its exact share rounded down. The remaining examples go to the labels with the largest remainders;
-    on a tie, to the lower label index. The choice among a label's examples is random and depends on ``seed`` and
-    ``purpose``.
+    Each label gets its exact share rounded down. The remaining examples go to the labels with the largest remainders
+    and, on a tie, to the lower label index. Which examples of a label are sampled depends on ``seed`` and ``purpose``.
 
     Args:
-        purpose: name of the choice, so that two choices with one seed are independent.
+        purpose: name of the sample, so that two samples with the same seed are independent.
 
     Returns:
-        Ascending example numbers, int64, shape (size,).
+        Ascending indices of examples, int64, shape (size,).
     """
     if size > len(labels):
         raise ValueError(f"{size} examples were requested, but only {len(labels)} exist")
@@ -37,7 +36,7 @@ def sample_stratified(labels: np.ndarray, size: int, *, seed: int, purpose: str)
     return np.sort(np.concatenate(parts)) if parts else np.zeros(0, dtype=np.int64)
 
 
-def training_parts(
+def train_and_held_out(
     labels: np.ndarray,
     *,
     num_train: int | None,
@@ -45,18 +44,18 @@ def training_parts(
     seed: int,
     groups: Sequence[str] | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Choose the training part and the held-out part of the training split.
+    """Sample from the training split, and divide the sample into training and held-out examples.
 
-    ``num_train`` counts every label in use: the held-out part is taken from those examples, not added to them. Whether
-    an example is held out does not depend on ``num_train``. If one subset contains another, its training part and
-    held-out part therefore contain the other's.
+    ``num_train`` counts both: held-out examples are taken from the sample, not added to it. Whether an example is held
+    out does not depend on ``num_train``. If one sample contains another, its training examples and its held-out
+    examples therefore contain the other's.
 
     Args:
-        groups: group of each example; all examples of a group are in the same part, and group "" is never held out.
-            None if each example is its own group.
+        groups: group of each example; a group is never divided, and group "" is never held out. None if each example is
+            its own group.
 
     Returns:
-        Ascending example numbers of the training part and of the held-out part, int64.
+        Ascending indices of the training examples and of the held-out examples, int64.
     """
     examples = np.arange(len(labels))
     num_labels = len(np.unique(labels))
@@ -76,21 +75,21 @@ def training_parts(
     if size < 1 or len(np.unique(labels[examples[~held_out]])) < len(np.unique(labels[examples])):
         raise ConfigError(
             f"task.dev_from_train={dev_from_train}: holds out {size} of {len(examples)} training examples (examples "
-            "that share their text or passage stay together); set a fraction that holds out at least 1 example and "
+            "that share their text or passage stay together); set a fraction that holds out at least one example and "
             "leaves some of each label for training, or null"
         )
     return examples[~held_out], examples[held_out]
 
 
 def _held_out(labels: np.ndarray, fraction: float, *, seed: int, groups: Sequence[str] | None) -> np.ndarray:
-    """Return whether each example is held out, bool, shape (N,).
+    """Decide whether each example is held out: bool, shape (N,).
 
-    Examples are visited in the order in which subsets grow. A group is decided at its first example: it is held out if
-    that example's label has too few held-out examples and the example is not the first with its label, so that each
-    label has examples left for training. The labels start at different offsets, so that small subsets with many labels
-    also get their share. A rare label, whose share would be no example, gets its second example held out if the part is
-    large enough for all labels. If each example is its own group, the number of held-out examples of a label is always
-    the fraction of those visited, to within one.
+    Examples are visited in the order in which samples grow. A group is decided at its first example: it is held out if
+    too few examples of that label are held out so far and the example is not the first with its label, so that each
+    label has examples left for training. The labels start at different offsets, so that small samples with many labels
+    also get their share. If a label is so rare that its share would be no example, its second example is held out,
+    provided that there are enough held-out examples for all labels. If each example is its own group, the number of
+    held-out examples of a label is always within one of the fraction of those visited.
     """
     values, label_of = np.unique(labels, return_inverse=True)
     places = np.zeros(len(labels))
@@ -112,12 +111,12 @@ def _held_out(labels: np.ndarray, fraction: float, *, seed: int, groups: Sequenc
     return held_out
 
 
-#: Name of the split that a cross-validated run scores.
+#: Name of the split that a run with cross-validation scores.
 FOLDS = "folds"
 
 
 def check_folds(folds: int | None, *, splits: Collection[str], num_train: int | None) -> None:
-    """Check the setting before any data is read."""
+    """Check the setting ``folds`` before any data is read."""
     if folds is None:
         return
     if folds < 2:
@@ -125,7 +124,7 @@ def check_folds(folds: int | None, *, splits: Collection[str], num_train: int | 
     if "dev" in splits:
         raise ConfigError(
             f"task.folds={folds} with a dev file: folds of the training file replace the dev file; leave out task.dev "
-            "(or task.files.dev) or task.folds"
+            "(or task.files.dev), or task.folds"
         )
     if num_train is not None:
         raise ConfigError(
@@ -137,7 +136,7 @@ def check_folds(folds: int | None, *, splits: Collection[str], num_train: int | 
 def fold_of(
     class_indices: np.ndarray, groups: Sequence[str], *, folds: int, seed: int, names: Sequence[str]
 ) -> np.ndarray:
-    """Divide examples into folds with equal shares of each label; a group's examples are in the same fold.
+    """Divide examples into folds with equal shares of each label, and return the fold of each; groups stay whole.
 
     Groups are assigned label by label (a group has the label of its first example), larger ones first and otherwise in
     random order, to the fold with the fewest examples of the label or, on a tie, the fewest examples. If each example
@@ -158,7 +157,7 @@ def fold_of(
         subject = f"label {names[fewest]}" if fewest >= 0 else "the training file"
         raise ConfigError(
             f"task.folds={folds}: {subject} has {len(of_label[fewest])} training examples with different texts, but "
-            "each fold needs one; set a smaller number, or add examples"
+            "each fold needs one; set fewer folds, or add examples"
         )
     fold_numbers, sizes = np.zeros(len(class_indices), dtype=np.int64), np.zeros(folds, dtype=np.int64)
     for label in sorted(of_label):

@@ -1,24 +1,33 @@
-"""The interface of tokenizers.
+"""The interface of tokenizers, and the files of a saved tokenizer.
 
 A tokenizer turns text into ids **with character offsets**, knows its special ids and where words start, and is saved in
-every run.
+every run, as a model file and a ``tokenizer.json`` that describes this file.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import unicodedata
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from itertools import groupby
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final, Required
 
 import numpy as np
+from typing_extensions import TypedDict
 
-from lmtransfer.tokenizers.model_files import SPECIALS, write_model
+from lmtransfer.config.types import LargeCount
+from lmtransfer.errors import CheckpointError
+from lmtransfer.system.safe_files import LARGEST_BYTES, read_bytes, read_json
+
+#: Ids 0 to 3 of every trained vocabulary.
+SPECIALS: Final = ("[UNK]", "[CLS]", "[SEP]", "[MASK]")
+DESCRIPTION_FILE: Final = "tokenizer.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +38,8 @@ class Encoding:
         offsets: character span [start, end) of each token in the original text, int32, shape (n, 2). The spans are
             monotone and together cover every character except white space. A span may be empty if normalization turned
             one character into several tokens.
-        characters: character ids of each token, int16, shape (n, 50), if tokens are whole words and the tokenizer
-            provides characters; else None.
+        characters: character ids of each token, int16, shape (n, 50), if the tokenizer provides characters; otherwise
+            None.
     """
 
     ids: np.ndarray  #: token ids, int32, shape (n,)
@@ -42,23 +51,24 @@ class Encoding:
 class Tokenizer(ABC):
     """A converter of text to ids and back.
 
-    A text with a leading space is the continuation of another text. This matters only for vocabularies in which the
-    first word of a text has other ids (GPT-2 and RoBERTa).
+    A text with a leading space continues another text. This matters only for vocabularies in which the id of a word
+    depends on whether a space precedes the word (GPT-2 and RoBERTa).
 
     Attributes:
         kind: name of the kind in ``tokenizer.json``.
         model_file: name of the model file next to ``tokenizer.json``.
-        vocab_size: rows of the embedding: the number of pieces, rounded up to a multiple of 64 if trained here.
-        num_pieces: number of pieces, including special tokens; ids from here to ``vocab_size`` are unused padding.
+        vocab_size: number of embedding rows: the number of pieces, rounded up to a multiple of 64 if trained here.
+        num_pieces: number of pieces, including special tokens; ids from ``num_pieces`` to ``vocab_size`` are unused.
         cls_id, sep_id, mask_id, unk_id: ids of the special tokens; 0 to 3 in vocabularies trained here.
-        pad_id: id of the pad token of a published vocabulary; None if it has none.
-        missing_roles: the roles among cls, sep, mask and unk without a separate token.
+        pad_id: id of the padding token of a published vocabulary; None if there is none.
+        missing_roles: the roles among cls, sep, mask and unk that have no token of their own.
         is_special: bool per id, shape (vocab_size,): special and unused ids; no corruption changes or samples them.
         starts_word: bool per id, shape (vocab_size,): whether the piece begins a word.
         fingerprint: hex digest of everything that determines how text becomes ids; part of cache keys.
-        training: information on its training or origin; not part of the fingerprint.
+        training: information on the training or origin of the vocabulary; not part of the fingerprint.
         splits_chinese: whether each Chinese character is a separate word, as in BERT.
         keeps_marks: whether a tokenizer that drops accents keeps the marks of scripts without case.
+        is_exact: whether ``vocab_size`` is that of a published model, without rounding up.
     """
 
     kind: ClassVar[str]
@@ -78,6 +88,7 @@ class Tokenizer(ABC):
     training: Mapping[str, Any] = MappingProxyType({})
     splits_chinese: bool = False
     keeps_marks: bool = False
+    is_exact: bool = False
 
     @abstractmethod
     def encode(self, text: str) -> Encoding:
@@ -85,7 +96,14 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def encode_ids(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Encode many texts, ids only (int32); the fast path for corpora."""
+        """Encode many texts, ids only (int32)."""
+
+    def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """Encode many texts; return all ids as one int32 array, and the number of ids of each text, int64.
+
+        This is the fastest way to encode a corpus.
+        """
+        return join_flat(self.encode_ids(texts))
 
     @abstractmethod
     def decode(self, ids: Sequence[int]) -> str:
@@ -94,17 +112,17 @@ class Tokenizer(ABC):
     def _decode_runs(
         self, ids: Sequence[int], *, is_text: Callable[[int], bool], decode: Callable[[list[int]], str]
     ) -> str:
-        """Decode each run of ids of ordinary text at once, and write every other id as its piece."""
+        """Decode each sequence of ordinary ids at once, and write every other id as a piece."""
         parts: list[str] = []
-        for is_run, group in groupby(map(int, ids), key=is_text):
-            run = list(group)
-            parts += [decode(run)] if is_run else map(self.piece, run)
+        for is_ordinary, group in groupby(map(int, ids), key=is_text):
+            adjacent = list(group)
+            parts += [decode(adjacent)] if is_ordinary else map(self.piece, adjacent)
         return " ".join(parts)
 
     def piece(self, token_id: int) -> str:
-        """Return the piece of an id for display, ``[unused9]`` for padding of the vocabulary."""
+        """Return the piece of an id for display; for an unused id, return a name such as ``[unused9]``."""
         if not 0 <= token_id < self.vocab_size:
-            raise ValueError(f"token id {token_id} is outside a vocabulary of {self.vocab_size}")
+            raise ValueError(f"the token id {token_id} is outside the vocabulary, whose size is {self.vocab_size}")
         return self._piece(int(token_id)) if token_id < self.num_pieces else f"[unused{token_id}]"
 
     @abstractmethod
@@ -123,7 +141,7 @@ class Tokenizer(ABC):
         write_model(folder, self.model_file, self.model_bytes(), description)
 
     def _details(self) -> dict[str, Any]:
-        """Return the entries of ``tokenizer.json`` that are specific to the kind."""
+        """Return the entries of ``tokenizer.json`` that only this kind of tokenizer has."""
         return {"training": dict(self.training)}
 
     @abstractmethod
@@ -132,32 +150,39 @@ class Tokenizer(ABC):
 
     @property
     def unknown_advice(self) -> str:
-        """Advice for a text with many ``[UNK]`` tokens, in terms of this kind of tokenizer's settings."""
+        """Advice for a text with many ``[UNK]`` tokens: which of the tokenizer's settings to change."""
         return "the text has characters that this vocabulary lacks: use another vocabulary"
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether the number of embedding rows is that of a published model, without rounding up."""
-        return False
 
 
 class CharacterTokenizer(Tokenizer):
     """A tokenizer of whole words that provides the characters of each word, for models that read characters.
 
     Attributes:
-        characters: character ids of each id (see ``tokenizers.words``), int16, shape (vocab_size, 50).
+        characters: character ids of each token id (see ``tokenizers.words``), int16, shape (vocab_size, 50).
     """
 
     characters: np.ndarray
 
     @abstractmethod
     def unknown_words(self, text: str) -> list[str]:
-        """Return the words of a text that are ``[UNK]`` in ``encode_ids``, in order."""
+        """Return the words of a text that ``encode_ids`` replaces with ``[UNK]``, in order."""
 
 
 def characters_of(tokenizer: Tokenizer) -> np.ndarray | None:
-    """Return the character ids of each id, int16, shape (vocab_size, 50), or None if the tokenizer provides none."""
+    """Return the character ids of each token id, int16, shape (vocab_size, 50); None if the tokenizer has none."""
     return tokenizer.characters if isinstance(tokenizer, CharacterTokenizer) else None
+
+
+def join_flat(encoded: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Join the ids of several texts, as ``encode_flat`` returns them."""
+    lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
+    return np.concatenate([np.zeros(0, np.int32), *encoded]), lengths
+
+
+def split_flat(ids: np.ndarray, lengths: np.ndarray) -> list[np.ndarray]:
+    """Split the ids of ``encode_flat`` into those of each text; the arrays are views."""
+    ends = np.cumsum(lengths).tolist()
+    return [ids[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
 
 def special_flags(num_pieces: int, vocab_size: int) -> np.ndarray:
@@ -171,14 +196,14 @@ _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 def replace_surrogates(text: str) -> str:
-    """Replace lone surrogates, which have no UTF-8 form, with U+FFFD; character offsets do not change."""
+    """Replace lone surrogates, which UTF-8 cannot represent, with U+FFFD; character offsets do not change."""
     return text if text.isascii() else _SURROGATES.sub("\ufffd", text)
 
 
 def trim_spans(text: str, spans: Sequence[tuple[int, int]], *, is_blank: Callable[[str], bool]) -> np.ndarray:
-    """Remove white space from the beginning and end of spans; int32, shape (n, 2).
+    """Remove white space from the beginning and end of spans; the result is int32, shape (n, 2).
 
-    A span with only white space becomes empty, at its end: the position where the next word begins.
+    A span that holds only white space becomes an empty span at its end, where the next word begins.
     """
     trimmed = []
     for start, end in spans:
@@ -191,10 +216,10 @@ def trim_spans(text: str, spans: Sequence[tuple[int, int]], *, is_blank: Callabl
 
 
 def extend_spans(text: str, spans: np.ndarray, *, is_blank: Callable[[str], bool]) -> np.ndarray:
-    """Make spans monotone and extend them over visible characters next to a token; int32, shape (n, 2).
+    """Make spans monotone, and extend them over visible characters that are in no span; int32, shape (n, 2).
 
-    Normalization drops accents and merges characters, so some characters between two tokens may be in no span. They
-    are added to the token before them, or, if they follow white space, to the token after them.
+    Normalization drops accents and merges characters, so characters between two tokens may be in no span. Such
+    characters are added to the token before them or, if they follow white space, to the token after them.
     """
     spans = np.maximum.accumulate(spans, axis=0)
     covered_to = 0
@@ -222,3 +247,56 @@ def _is_visible(character: str, is_blank: Callable[[str], bool]) -> bool:
         return True
     category = unicodedata.category(character)
     return category == "Mn" or (category[0] not in "CZ" and not is_blank(character))
+
+
+_MULTIPLE = 64  # embedding rows: matrix products are faster if sizes are multiples of 64
+
+
+class Description(TypedDict, total=False):
+    """The content of ``tokenizer.json``."""
+
+    kind: Required[str]
+    sha256: str
+    fingerprint: str
+    base: str
+    num_pieces: LargeCount
+    vocab_size: LargeCount
+    lowercase: bool
+    specials: dict[str, str]
+    training: dict[str, Any] | None
+
+
+def padded_size(num_pieces: int) -> int:
+    """Round a number of pieces up to a multiple of 64, the number of embedding rows."""
+    return -(-num_pieces // _MULTIPLE) * _MULTIPLE
+
+
+def write_model(folder: Path, file: str, model: bytes, description: Mapping[str, Any]) -> None:
+    """Write ``file`` and ``tokenizer.json`` to ``folder`` (created if missing)."""
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / file).write_bytes(model)
+    described = {"kind": description["kind"], "sha256": sha256(model).hexdigest(), **description}
+    (folder / DESCRIPTION_FILE).write_text(json.dumps(described, indent=2) + "\n", encoding="utf-8")
+
+
+def read_model(folder: Path, file: str) -> tuple[bytes, Description]:
+    """Read the model file and the description written by ``write_model``."""
+    description = read_description(folder)
+    path = Path(folder) / file
+    model = read_bytes(path, error=CheckpointError, most=LARGEST_BYTES)
+    checksum = sha256(model).hexdigest()
+    if checksum != description.get("sha256"):
+        raise CheckpointError(
+            f"{path}: the sha256 is {checksum}, but {DESCRIPTION_FILE} has {description.get('sha256')}; the file is "
+            "damaged or belongs to another tokenizer: copy both files again"
+        )
+    return model, description
+
+
+def read_description(folder: Path) -> Description:
+    """Read ``tokenizer.json`` in ``folder``."""
+    path = Path(folder) / DESCRIPTION_FILE
+    if not path.exists():
+        raise CheckpointError(f"{path}: is missing, so this folder holds no tokenizer; copy the whole folder again")
+    return read_json(path, Description, error=CheckpointError)

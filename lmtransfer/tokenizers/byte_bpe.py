@@ -1,8 +1,7 @@
-"""Text to ids by byte-pair encoding of UTF-8 bytes, as in GPT-2 and RoBERTa.
+"""A byte-level BPE tokenizer, as in GPT-2 and RoBERTa.
 
 Radford et al., "Language models are unsupervised multitask learners", 2019, section 2.2. All 256 bytes are pieces, so
-no text is unknown. Ids 0 to 3 are ``[UNK]`` (which never occurs), ``[CLS]``, ``[SEP]`` and ``[MASK]``; text never
-encodes to them.
+no text is unknown. Ids 0 to 3 are ``[UNK]``, ``[CLS]``, ``[SEP]`` and ``[MASK]``; text is never encoded as them.
 
 Words are separated by white space; a word starts at a piece that begins with a space. Where we differ from GPT-2: the
 first word of a text gets a space too, and any white space becomes one space, so that the id alone shows whether a token
@@ -16,28 +15,38 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
-from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import tokenizers
+from tokenizers import models, normalizers, pre_tokenizers
 from typing_extensions import override
 
 from lmtransfer.errors import CheckpointError
-from lmtransfer.tokenizers.base import Encoding, Tokenizer, replace_surrogates, special_flags
-from lmtransfer.tokenizers.model_files import SPECIALS, padded_size, read_model
+from lmtransfer.tokenizers.base import (
+    SPECIALS,
+    Encoding,
+    Tokenizer,
+    padded_size,
+    read_model,
+    replace_surrogates,
+    special_flags,
+    split_flat,
+)
+from lmtransfer.tokenizers.word_memo import WordMemo, part_memo
 
-#: Displayed in place of the space at the beginning of a word.
+#: Displayed instead of the space at the beginning of a word.
 META: Final = "\u2581"
 
 _VERSION = 1  # increase it when the same model would give other ids or word starts
-_MOST_CACHED_WORDS = 1 << 17  # words whose ids are cached; about 30 MB
 _SURROGATES = re.compile("[\ud800-\udfff]")
+#: GPT-2's division of printable ASCII text into parts.
+_ASCII_PARTS = re.compile(r"'s|'t|'re|'ve|'m|'ll|'d| ?[A-Za-z]+| ?[0-9]+| ?[^ A-Za-z0-9]+| +(?![^ ])| +")
 
 
 class ByteBpeTokenizer(Tokenizer):
-    """A byte-level model of the ``tokenizers`` library as a ``Tokenizer``."""
+    """A byte-level tokenizer, which the ``tokenizers`` library runs."""
 
     kind = "byte_bpe"
     model_file = "byte_bpe.json"
@@ -53,14 +62,16 @@ class ByteBpeTokenizer(Tokenizer):
             if described["pre_tokenizer"]["type"] != "ByteLevel" or described["added_tokens"]:
                 raise ValueError("it is not byte-level, or has added tokens")
             self._library = tokenizers.Tokenizer.from_buffer(model)
-        except Exception as error:  # the library raises Exception itself
-            raise CheckpointError(f"not a byte-level tokenizer ({error}); train or copy it again") from None
+        except Exception as error:  # the library raises plain Exception
+            raise CheckpointError(
+                f"the byte-level tokenizer is damaged ({error}); copy it again, or train a new one"
+            ) from None
         by_id = {token_id: piece for piece, token_id in vocabulary.items()}
         first = tuple(by_id.get(i, "") for i in range(len(SPECIALS)))
         if first != SPECIALS or sorted(by_id) != list(range(len(by_id))):
             raise CheckpointError(
                 f"the tokenizer begins with the pieces {', '.join(first)}, but lmtransfer needs {', '.join(SPECIALS)} "
-                "as ids 0 to 3: train one with `lmtransfer prepare`"
+                "as ids 0 to 3: train a vocabulary with `lmtransfer prepare`"
             )
         self.num_pieces = len(by_id)
         self.vocab_size = padded_size(self.num_pieces)
@@ -71,7 +82,8 @@ class ByteBpeTokenizer(Tokenizer):
         self.starts_word[: len(SPECIALS)] = True
         self.starts_word[len(SPECIALS) : self.num_pieces] = [piece.startswith(b" ") for piece in self._bytes]
         self.fingerprint: str = sha256(b"%s %d " % (self.kind.encode(), _VERSION) + model).hexdigest()
-        self._word_ids: dict[str, list[int]] = {}
+        parts = byte_memo(self._library) or part_memo(self._library, None)
+        self._memo = WordMemo(split=str.split, encode_words=lambda words: parts.encode([" " + word for word in words]))
 
     def __reduce__(self) -> tuple[type[ByteBpeTokenizer], tuple[bytes, dict[str, Any]]]:
         return type(self), (self._model, self.training)
@@ -85,31 +97,29 @@ class ByteBpeTokenizer(Tokenizer):
     def encode(self, text: str) -> Encoding:
         """Encode one text, with offsets.
 
-        If a character's bytes are split into several tokens, each token has the span of the whole character. A token
-        that is only a space has an empty span at the start of the next word.
+        If the bytes of a character are in several tokens, each of these tokens has the span of the whole character. A
+        token that is only a space has an empty span at the start of the next word.
         """
         clean = space_words(text)
         encoding = self._library.encode(clean)
         ids = np.array(encoding.ids, dtype=np.int32)
         spans = np.array(encoding.offsets, dtype=np.int32).reshape(-1, 2)
-        # Both texts have the same non-space characters in the same order, so their indices map back to the original.
+        # Both texts have the same visible characters in the same order, so counting them gives the original positions.
         is_letter = np.array([not character.isspace() for character in clean], dtype=bool)
         letters_before = np.append(0, np.cumsum(is_letter))
-        place_of_letter = np.array([i for i, character in enumerate(text) if not character.isspace()], dtype=np.int32)
+        letter_places = np.array([i for i, character in enumerate(text) if not character.isspace()], dtype=np.int32)
         first, last = letters_before[spans[:, 0]], letters_before[spans[:, 1]]
-        starts = place_of_letter[first]
-        ends = np.where(first < last, place_of_letter[last - 1] + 1, starts)
+        starts = letter_places[first]
+        ends = np.where(first < last, letter_places[last - 1] + 1, starts)
         return Encoding(ids, np.stack([starts, ends], axis=1).astype(np.int32), self.starts_word[ids])
 
+    @override
     def encode_ids(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Encode many texts, ids only (int32); each distinct word is encoded once, which is several times as fast."""
-        words = [_words(text) for text in texts]
-        if len(self._word_ids) > _MOST_CACHED_WORDS:
-            self._word_ids.clear()
-        new = list(dict.fromkeys(word for text in words for word in text if word not in self._word_ids))
-        encodings = self._library.encode_batch_fast([" " + word for word in new])
-        self._word_ids.update((word, encoding.ids) for word, encoding in zip(new, encodings, strict=True))
-        return [np.fromiter(chain.from_iterable(map(self._word_ids.__getitem__, text)), np.int32) for text in words]
+        return split_flat(*self.encode_flat(texts))
+
+    @override
+    def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        return self._memo.encode(texts)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Decode ids, with one space between words, special tokens in brackets, and U+FFFD for invalid bytes."""
@@ -119,8 +129,8 @@ class ByteBpeTokenizer(Tokenizer):
         joined = b"".join(self._bytes[token_id - len(SPECIALS)] for token_id in ids)
         return joined.decode(errors="replace").removeprefix(" ")
 
+    @override
     def _piece(self, token_id: int) -> str:
-        """Return the piece with U+2581 for a leading space and ``<0xE2>`` for bytes that are not a character."""
         if token_id < len(SPECIALS):
             return SPECIALS[token_id]
         return format_piece(self._bytes[token_id - len(SPECIALS)])
@@ -131,10 +141,7 @@ class ByteBpeTokenizer(Tokenizer):
 
 
 def space_words(text: str) -> str:
-    """Put one space before each word of a text and drop other white space, as the library expects.
-
-    Lone surrogates, which have no UTF-8 form, become U+FFFD.
-    """
+    """Put one space before each word of a text, drop other white space, and replace lone surrogates."""
     return "".join(" " + word for word in _words(text))
 
 
@@ -142,15 +149,39 @@ def _words(text: str) -> list[str]:
     return replace_surrogates(text).split()
 
 
+def byte_memo(library: tokenizers.Tokenizer) -> WordMemo | None:
+    """Return a memo for a byte-level library tokenizer; None if it does not cut text as GPT-2 does."""
+    normalizer, splitter, model = library.normalizer, library.pre_tokenizer, library.model
+    lowercase = isinstance(normalizer, normalizers.Lowercase)
+    is_gpt2 = (
+        (normalizer is None or lowercase)
+        and isinstance(splitter, pre_tokenizers.ByteLevel)
+        and splitter.use_regex
+        and not splitter.add_prefix_space
+        and isinstance(model, models.BPE)
+        and not model.dropout
+    )
+    if not is_gpt2:
+        return None
+    return part_memo(
+        library,
+        lambda text: _ASCII_PARTS.findall(text.lower() if lowercase else text),
+        spell=lambda part: part.replace(" ", "\u0120"),
+    )
+
+
 def byte_letters() -> dict[str, int]:
-    """Return the byte of each character in the library's vocabularies: visible bytes as is, others U+0100 and up."""
+    """Return the byte of each character in byte-level vocabularies: visible bytes stand for themselves.
+
+    The other bytes are written as the characters from U+0100 on.
+    """
     visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     hidden = sorted(set(range(256)) - set(visible))
     return {chr(byte): byte for byte in visible} | {chr(256 + place): byte for place, byte in enumerate(hidden)}
 
 
 def format_piece(piece: bytes) -> str:
-    """Format bytes for display: U+2581 for a leading space, ``<0xE2>`` for bytes that are not a character."""
+    """Format a piece for display, with U+2581 for a leading space and ``<0xE2>`` for bytes that form no character."""
     text = piece.decode(errors="surrogateescape")
     text = _SURROGATES.sub(lambda match: f"<0x{ord(match[0]) - 0xDC00:02X}>", text)
     return META + text[1:] if text.startswith(" ") else text

@@ -1,8 +1,8 @@
-"""A tokenizer of any kind, extended with the user's words, each of which is a single token.
+"""A tokenizer of any kind, extended by the user's words, each of which is a single token.
 
-Added words are matched as whole words. Case and accents must match, unless the tokenizer ignores them. The text between
-added words is encoded by the base tokenizer, so that text without added words keeps its ids. White space before an
-added word belongs to it.
+Added words are matched as whole words. Case and accents must match, unless the tokenizer ignores them. The base
+tokenizer encodes the text between added words, so text without added words has the same ids as before. White space
+before an added word belongs to that word.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -20,8 +19,7 @@ import numpy as np
 from typing_extensions import override
 
 from lmtransfer.errors import CheckpointError, DataError
-from lmtransfer.tokenizers.base import CharacterTokenizer, Encoding, Tokenizer
-from lmtransfer.tokenizers.model_files import padded_size, read_model
+from lmtransfer.tokenizers.base import CharacterTokenizer, Encoding, Tokenizer, padded_size, read_model
 
 _SHOWN = 5
 _UNIT = re.compile(r"\w+|[^\w\s]")
@@ -36,7 +34,7 @@ _JOINERS = "\u200c\u200d"
 
 
 class _Part(NamedTuple):
-    """A part of a text: a word, by its index in the list, or, if ``place`` is None, text that the base encodes."""
+    """A part of a text: an added word, by its index ``place``, or, if ``place`` is None, text that the base encodes."""
 
     start: int
     end: int
@@ -44,13 +42,13 @@ class _Part(NamedTuple):
 
 
 class WordFinder:
-    """A finder of listed words in a text: the longest match at each position, never inside another word.
+    """Finds listed words in a text: the longest match at each position, but never inside another word.
 
-    A match is inside a word if the character next to it is a letter, a digit, an underscore or an accent: "cat" is
+    A match is inside another word if a neighboring character is a letter, a digit, an underscore or an accent: "cat" is
     found in "(cat-like)", but not in "cats", and "C++" is not found in "C++11".
 
-    Chinese characters are letters, unless the tokenizer treats each of them as a word. They then do not belong to the
-    words next to them, and a word that begins and ends with them is found between any characters.
+    Chinese characters are letters, unless the tokenizer treats each of them as a word. In that case they do not belong
+    to the words next to them, and a word that begins and ends with Chinese characters is found next to any characters.
     Case or accents are ignored if the tokenizer ignores them.
     """
 
@@ -75,15 +73,15 @@ class WordFinder:
                 self._by_first.setdefault(first[0], []).append((word, place, is_apart))
 
     def fold(self, text: str) -> str:
-        """Return the text in the form for comparison: without case or accents, if the finder ignores them."""
+        """Remove case and accents from a text, as far as the finder ignores them."""
         return self._fold(text)[0]
 
     def has_any(self, text: str) -> bool:
-        """Whether the text may contain a word; fast, and False only if there is none."""
+        """Whether the text may contain a listed word; a fast check, False only if there is none."""
         return not self._by_first.keys().isdisjoint(self._unit.findall(self.fold(text)))
 
     def find(self, text: str) -> list[_Part]:
-        """Return the words in ``text``, in order."""
+        """Return the listed words in a text, in order."""
         folded, positions = self._fold(text)
         return [
             match if positions is None else _Part(positions[match.start], positions[match.end], match.place)
@@ -106,7 +104,7 @@ class WordFinder:
                     break
 
     def _joins(self, character: str) -> bool:
-        """Whether a character next to a match belongs to the same word."""
+        """Whether a character next to a match would make the match part of a longer word."""
         return _joins(character) and not (self.splits_chinese and _CHINESE.match(character))
 
     def _fold(self, text: str) -> tuple[str, Sequence[int] | None]:
@@ -117,7 +115,7 @@ class WordFinder:
             return text, None
         characters: list[str] = []
         positions: list[int] = []
-        after_caseless = False  # whether the last character that is not a mark belongs to a script without case
+        after_caseless = False  # whether the last character other than a mark belongs to a script without case
         for position, character in enumerate(text):
             if self.keeps_marks and unicodedata.category(character)[0] != "M":
                 after_caseless = unicodedata.category(unicodedata.normalize("NFD", character)[0]) == "Lo"
@@ -127,7 +125,7 @@ class WordFinder:
         return "".join(characters), [*positions, len(text)]
 
     def _fold_one(self, character: str) -> str | None:
-        """Return one character for each character, or None for a dropped accent."""
+        """Return the folded form of a character, or None for a dropped accent."""
         if self.drops_accents and not character.isascii():
             bare = "".join(c for c in unicodedata.normalize("NFD", character) if unicodedata.category(c) != "Mn")
             if not bare:
@@ -147,18 +145,13 @@ def _joins(character: str) -> bool:
     return character.isalnum() or character in _JOINERS or unicodedata.category(character) in ("Mn", "Mc", "Me", "Pc")
 
 
-@dataclass(frozen=True, slots=True)
-class WordList:
-    """Words to add to a tokenizer."""
-
-    words: tuple[str, ...]  #: the words, without duplicates and without words that are single tokens already
-    notes: tuple[str, ...]
-
-
-def read_words(path: Path, base: Tokenizer) -> WordList:
+def read_words(path: Path, base: Tokenizer) -> tuple[list[str], list[str]]:
     """Read words from a UTF-8 file, one per line; blank lines are ignored.
 
-    Words that are equal for the tokenizer count as one word, for example "Covid" and "covid" if it lower-cases.
+    Words that the tokenizer does not distinguish count as one word, such as "Covid" and "covid" if it lower-cases text.
+
+    Returns:
+        The words, without duplicates and without words that are already single tokens, and notes for the user.
     """
     lines = _lines(Path(path))
     specials = {base.piece(int(i)) for i in np.flatnonzero(base.is_special)}
@@ -184,10 +177,11 @@ def read_words(path: Path, base: Tokenizer) -> WordList:
         (single_tokens if len(ids) == 1 and ids[0] != base.unk_id else new_words).append(word)
     if not new_words:
         raise DataError(
-            f"{path}: there is no word to add: {_count(single_tokens, 'already one token') or 'the file is empty'}"
+            f"{path}: there is no word to add: {_count(single_tokens, 'already one token') or 'the file is empty'}; "
+            "list other words, or leave out tokenizer.add"
         )
     notes = (_count(repeated, "repeated in the file"), _count(single_tokens, "already one token"))
-    return WordList(tuple(new_words), tuple(f"{path}: left out: {note}" for note in notes if note))
+    return new_words, [f"{path}: left out: {note}" for note in notes if note]
 
 
 def _lines(path: Path) -> list[tuple[int, str]]:
@@ -208,12 +202,12 @@ def _reason_against(line: str, specials: set[str], base: Tokenizer, finder: Word
     if line in specials:
         return "is the name of a special token, which text cannot contain: remove it"
     if not len(base.encode_ids([" " + line])[0]):
-        return "is empty for this tokenizer, which drops such characters: remove it"
+        return "consists of characters that this tokenizer drops: remove it"
     plain = unicodedata.normalize("NFKC", line)
     if finder.fold(plain) != finder.fold(line):
         ids, same = base.encode_ids([" " + line, " " + plain])
         if np.array_equal(ids, same):
-            return f"is {plain!r} for this tokenizer, which replaces such characters: write {plain!r} instead"
+            return f"becomes {plain!r} in this tokenizer, which replaces such characters: write {plain!r} instead"
     return None
 
 
@@ -227,14 +221,15 @@ def _count(words: Sequence[str], what: str) -> str:
 BASE_FOLDER: Final = "base"
 
 _VERSION = 1  # increase it when the same words would give other ids or word starts
-_VERSION_WITH_CHINESE = 2  # the same for a base that treats each Chinese character as a word
+_VERSION_WITH_CHINESE = 2  # likewise, for a base that treats each Chinese character as a word
 
 
 class ExtendedTokenizer(Tokenizer):
-    """A tokenizer with added words, as a ``Tokenizer``.
+    """A tokenizer with added words.
 
-    The first added word has the id ``base.num_pieces``, so unused rows of the base's embedding are used first. If they
-    are not enough, ``vocab_size`` grows: by the exact number for a published base, otherwise to a multiple of 64.
+    The first added word has the id ``base.num_pieces``, so that the unused rows of the base's embedding are used first.
+    If these do not suffice, ``vocab_size`` grows: by the exact number for a published base, otherwise to a multiple of
+    64.
     """
 
     kind = "extended"
@@ -244,8 +239,8 @@ class ExtendedTokenizer(Tokenizer):
         self.base, self.words = base, tuple(words)
         if isinstance(base, CharacterTokenizer):
             raise CheckpointError(
-                "words cannot be added to a vocabulary of whole words, because its model reads every word by its "
-                "characters; remove tokenizer.add"
+                "words cannot be added to a tokenizer of whole words, because its models read the characters of every "
+                "word; leave out tokenizer.add"
             )
         self._finder = WordFinder(base, self.words)
         folded = [self._finder.fold(word) for word in self.words]
@@ -266,7 +261,7 @@ class ExtendedTokenizer(Tokenizer):
         self.starts_word = np.zeros(self.vocab_size, dtype=bool)
         self.is_special[:old], self.starts_word[:old] = base.is_special[:old], base.starts_word[:old]
         self.is_special[new], self.starts_word[new] = False, True
-        self.splits_chinese, self.keeps_marks = base.splits_chinese, base.keeps_marks
+        self.splits_chinese, self.keeps_marks, self.is_exact = base.splits_chinese, base.keeps_marks, base.is_exact
         version = _VERSION_WITH_CHINESE if base.splits_chinese else _VERSION
         described = b"%s %d %s " % (self.kind.encode(), version, base.fingerprint.encode())
         self.fingerprint: str = sha256(described + self.model_bytes()).hexdigest()
@@ -281,8 +276,8 @@ class ExtendedTokenizer(Tokenizer):
         base = load_base(Path(folder) / BASE_FOLDER)
         if base.fingerprint != description.get("base"):
             raise CheckpointError(
-                f"{Path(folder) / BASE_FOLDER}: is not the tokenizer that {cls.model_file} extends; copy both folders "
-                "again"
+                f"{Path(folder) / BASE_FOLDER}: is not the tokenizer that {cls.model_file} extends; copy the whole "
+                "folder again"
             )
         return cls(base, model.decode("utf-8", "replace").split("\n")[:-1])
 
@@ -320,7 +315,7 @@ class ExtendedTokenizer(Tokenizer):
         return [np.concatenate([next(encoded) if p.place is None else self._id(p) for p in its]) for its in parts]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Decode ids: added words have one space around them, and the base decodes the other ids."""
+        """Decode ids; added words get one space before and after them, and the base decodes the other ids."""
         return self._decode_runs(ids, is_text=lambda i: i < self.base.num_pieces, decode=self.base.decode)
 
     @override
@@ -332,13 +327,8 @@ class ExtendedTokenizer(Tokenizer):
     def _details(self) -> dict[str, Any]:
         return {"base": self.base.fingerprint}
 
-    @property
-    def is_exact(self) -> bool:
-        """The value of the base tokenizer."""
-        return self.base.is_exact
-
     def _parts(self, text: str) -> Iterator[_Part]:
-        """Yield the added words and the text between them; white space before an added word belongs to the word."""
+        """Yield the added words and the text between them, without the white space before added words."""
         done = 0
         for match in self._finder.find(text):
             before = text[done : match.start].rstrip()

@@ -1,4 +1,4 @@
-"""The loader of saved tokenizers of any kind."""
+"""Loads a saved tokenizer of any kind."""
 
 from __future__ import annotations
 
@@ -8,19 +8,18 @@ from pathlib import Path
 from typing import Final
 
 from lmtransfer.errors import CheckpointError
-from lmtransfer.tokenizers.base import Tokenizer
+from lmtransfer.tokenizers.base import DESCRIPTION_FILE, Tokenizer, read_description
 from lmtransfer.tokenizers.byte_bpe import ByteBpeTokenizer
 from lmtransfer.tokenizers.extended import BASE_FOLDER, ExtendedTokenizer
-from lmtransfer.tokenizers.model_files import DESCRIPTION_FILE, read_description
 from lmtransfer.tokenizers.published import PublishedTokenizer
 from lmtransfer.tokenizers.sentencepiece import SentencePieceTokenizer
 from lmtransfer.tokenizers.wordpiece import WordPieceTokenizer
 from lmtransfer.tokenizers.words import WordTokenizer
 
-#: Maximum nesting of tokenizers with added words.
+#: Maximum number of tokenizers with added words that extend one another.
 _DEEPEST: Final = 16
 
-#: The loader of each ``kind`` in ``tokenizer.json``; add an entry for a new kind.
+#: The loader for each ``kind`` in ``tokenizer.json``.
 _LOADERS: Mapping[str, Callable[[Path], Tokenizer]] = {
     **{
         tokenizer.kind: tokenizer.load
@@ -42,10 +41,13 @@ def load_tokenizer(folder: Path) -> Tokenizer:
     kind = read_description(folder)["kind"]
     if kind not in _LOADERS:
         raise CheckpointError(
-            f"{folder / DESCRIPTION_FILE}: kind is {kind!r}; this version can read {', '.join(_LOADERS)}"
+            f"{folder / DESCRIPTION_FILE}: kind={kind!r} is not supported; this version of lmtransfer reads "
+            f"{', '.join(_LOADERS)}"
         )
     if len(list(takewhile(lambda above: above.name == BASE_FOLDER, (folder, *folder.parents)))) > _DEEPEST:
-        raise CheckpointError(f"{folder}: is damaged: it is nested in more than {_DEEPEST} other tokenizers")
+        raise CheckpointError(
+            f"{folder}: more than {_DEEPEST} tokenizers with added words extend one another; copy the tokenizer again"
+        )
     try:
         return _LOADERS[kind](folder)
     except CheckpointError as error:

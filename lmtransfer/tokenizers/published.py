@@ -1,10 +1,10 @@
-"""Text to ids with the tokenizers of published checkpoints, through the ``tokenizers`` library.
+"""The tokenizer of a published checkpoint, through the ``tokenizers`` library.
 
-It supports WordPiece (a piece inside a word is written ``##ing``), WordLevel, byte-level BPE (GPT-2, RoBERTa) and BPE
-or Unigram with Metaspace (ALBERT, XLNet, XLM-R). All ids, including those of special tokens, are those of the published
-file. Text never encodes to a special token.
+Supported are WordPiece (a piece inside a word is written like ``##ing``), WordLevel, byte-level BPE (GPT-2, RoBERTa),
+and BPE or Unigram with Metaspace (ALBERT, XLNet, XLM-R). All ids, including those of special tokens, are those of the
+published file. Text is never encoded as a special token.
 
-A byte-level vocabulary may have different ids for the first word of a text and the same word after a space. Text is
+A byte-level vocabulary may have different ids for the first word of a text and for the same word after a space. Text is
 encoded unchanged, so that predictions are those of the published model. A text that continues another text begins with
 a space.
 """
@@ -25,23 +25,34 @@ from typing import Any, Final, Literal
 
 import numpy as np
 import tokenizers
+from tokenizers.normalizers import BertNormalizer
+from tokenizers.pre_tokenizers import BertPreTokenizer
 from typing_extensions import override
 
 from lmtransfer.errors import CheckpointError
-from lmtransfer.tokenizers.base import Encoding, Tokenizer, extend_spans, replace_surrogates, trim_spans
-from lmtransfer.tokenizers.byte_bpe import META, byte_letters, format_piece
-from lmtransfer.tokenizers.model_files import read_model
+from lmtransfer.tokenizers.base import (
+    Encoding,
+    Tokenizer,
+    extend_spans,
+    read_model,
+    replace_surrogates,
+    split_flat,
+    trim_spans,
+)
+from lmtransfer.tokenizers.byte_bpe import META, byte_letters, byte_memo, format_piece
+from lmtransfer.tokenizers.word_memo import WordMemo
+from lmtransfer.tokenizers.wordpiece import bert_memo
 
 #: The kind of pieces: ``##`` inside words, whole words, bytes as characters, or U+2581 at the beginning of words.
 PieceKind = Literal["wordpiece", "words", "bytes", "meta"]
 
-#: Maximum number of tokens in a vocabulary; the largest published ones have a quarter of a million.
+#: Maximum number of tokens in a vocabulary; the largest published vocabularies have a quarter of a million.
 MAX_PIECES: Final = 1 << 24
-#: Prefix of special tokens' names, so that text never matches them: all kinds of pieces encode or drop the space.
+#: Prefix that hides the names of special tokens from text, because no other piece contains a space.
 _UNSPELLABLE: Final = " "
-#: A text that triggers encoding errors at load time: letters, an accent, white space, unknown characters.
+#: A text that is encoded at load time to detect broken tokenizers: letters, an accent, white space, unknown characters.
 _PROBE: Final = "a e\u0301 \u4e2d\u00a0\U0001f9ff\ufffd\x01\n."
-#: Maximum factor by which replacements may lengthen a text; published tokenizers at most triple it.
+#: Maximum factor by which replacements may lengthen a text; the factor of published tokenizers is at most 3.
 _MOST_GROWTH: Final = 100
 _BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")
 
@@ -53,15 +64,15 @@ _RESERVED = re.compile(r"\[(?:PAD|UNK|CLS|SEP|MASK|unused\d+)\]|<unused\d+>|<ext
 
 @dataclass(frozen=True, slots=True)
 class PublishedModel:
-    """A library tokenizer without special tokens around text, truncation or padding; no text yields a special token.
+    """A library tokenizer that adds no special tokens, never truncates or pads, and encodes no text as a special token.
 
     Attributes:
-        texts: the UTF-8 text of each token that is not special, with a space at the beginning of a word.
+        texts: the UTF-8 text of each token that is not special; a token that begins a word has a leading space.
     """
 
     library: tokenizers.Tokenizer
     piece_kind: PieceKind
-    pieces: dict[int, str]  #: the token of each id, as written in the file; ids may be missing
+    pieces: dict[int, str]  #: the token of each id, as in the file; ids may be missing
     texts: dict[int, bytes]
     unk: str | None
     added_ids: frozenset[int]  #: ids of ordinary tokens that are matched before text is split
@@ -89,9 +100,8 @@ def read_published_model(model: bytes, specials: Iterable[str]) -> PublishedMode
         growth = _growth(described.get("normalizer"))
         if growth > _MOST_GROWTH:
             raise CheckpointError(
-                f"tokenizer.json: its normalizer can make a text {growth:.3g} times as long, but {_MOST_GROWTH} times "
-                "is the maximum, so that it cannot use up time and memory; get the tokenizer from its "
-                "publisher"
+                f"tokenizer.json: the normalizer can make a text {growth:.3g} times as long, which could exhaust the "
+                f"memory; at most {_MOST_GROWTH} times is allowed: download the tokenizer from its publisher"
             )
         library = tokenizers.Tokenizer.from_str(json.dumps(_rename_tokens(described, hidden)))
         library.encode_special_tokens = True
@@ -105,12 +115,12 @@ def read_published_model(model: bytes, specials: Iterable[str]) -> PublishedMode
         if isinstance(error, (KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError)):
             raise
         raise CheckpointError(
-            f"not a tokenizer of the `tokenizers` library ({_first_line(error)}): copy it again"
+            f"not a tokenizer of the `tokenizers` library, or damaged ({_first_line(error)}): download or copy it again"
         ) from None
     if not pieces or max(pieces) >= MAX_PIECES:
         raise CheckpointError(
-            f"the tokenizer has {len(pieces)} tokens, the last with the id {max(pieces, default=-1)}, but ids may be 0 "
-            f"to {MAX_PIECES - 1}; copy tokenizer.json again"
+            f"the tokenizer has {len(pieces)} tokens, with ids up to {max(pieces, default=-1)}, but the ids must be "
+            f"from 0 to {MAX_PIECES - 1}; download or copy tokenizer.json again"
         )
     inside = described["model"].get("continuing_subword_prefix") or ""
     falls_back = bool(described["model"].get("byte_fallback"))
@@ -139,8 +149,8 @@ def _piece_kind(described: Mapping[str, Any]) -> PieceKind:
     if kind in ("BPE", "Unigram") and any(piece.startswith(META) for piece in pieces):
         return "meta"
     raise CheckpointError(
-        f"tokenizer.json: a model of type {kind} after {', '.join(parts) or 'nothing'} does not mark where words "
-        "begin: lmtransfer supports WordPiece, WordLevel, byte-level BPE, and BPE or Unigram with Metaspace"
+        f"tokenizer.json: the model type {kind} with {', '.join(parts) or 'no pre-tokenizer'} does not mark where "
+        "words begin: lmtransfer supports WordPiece, WordLevel, byte-level BPE, and BPE or Unigram with Metaspace"
     )
 
 
@@ -152,11 +162,12 @@ def _types(part: Any) -> list[str]:
 
 
 def _growth(normalizer: Any) -> float:
-    """Return the maximum number of characters that a character can become by the replacements of a normalizer.
+    """Return the maximum number of characters that a normalizer can make of one character.
 
-    Read from the last step to the first, ``weight`` is what a character becomes from the current step on. The
-    characters of a replaced text share the weight of its replacement. A regular expression may match between any
-    characters. Growth by a Unicode form counts only for text that an earlier step has written, not for the user's text.
+    The steps are read from the last to the first; ``weight`` is the number of characters that a character becomes from
+    the current step on. The characters of a replaced text share the weight of the replacement. A regular expression may
+    match between any characters. Growth by a Unicode form counts only for text that an earlier step has written, not
+    for the user's text.
     """
     steps = list(_steps(normalizer))
     weight = {one: 1.0 for step in steps for one in str(step.get("content", ""))}
@@ -208,7 +219,7 @@ def _unknown(model: Mapping[str, Any]) -> str | None:
 
 
 def _rename_tokens(described: dict[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    """Return the same file with other names for special tokens, without post-processor, truncation and padding."""
+    """Rename special tokens in a ``tokenizer.json``, and remove its post-processor, truncation and padding."""
     model = dict(described["model"])
     if isinstance(model["vocab"], dict):
         model["vocab"] = {names.get(piece, piece): token_id for piece, token_id in model["vocab"].items()}
@@ -245,19 +256,50 @@ def _first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {lines[0][:200]}" if isinstance(error, (KeyError, TypeError)) else lines[0][:200]
 
 
-class PublishedTokenizer(Tokenizer):
-    """A tokenizer of the ``tokenizers`` library as a ``Tokenizer``.
+def _word_memo(model: PublishedModel) -> WordMemo | None:
+    """Return a memo if the tokenizer encodes each word on its own, as those of BERT, GPT-2 and RoBERTa do."""
+    if model.added_ids:  # such a token may contain white space
+        return None
+    normalizer, splitter = model.library.normalizer, model.library.pre_tokenizer
+    if model.piece_kind in ("wordpiece", "words"):
+        is_bert = isinstance(normalizer, BertNormalizer) and isinstance(splitter, BertPreTokenizer)
+        return bert_memo(model.library, lowercase=normalizer.lowercase) if is_bert else None
+    parts = byte_memo(model.library)
+    if parts is None:
+        return None
+    return WordMemo(
+        split=_split_at_spaces,
+        encode_words=lambda words: parts.encode([w[1:] if w.startswith("\n") else " " + w for w in words]),
+    )
 
-    Roles in ``missing_roles`` share the token of another role: GPT-2 has only ``<|endoftext|>`` for all four.
+
+def _split_at_spaces(text: str) -> list[str]:
+    """Split a text into words with a space before each, except for the first, which is marked by a line feed.
+
+    A text with other white space is a single word.
+    """
+    words = text.split()
+    if not words or " ".join(words) != text.removeprefix(" "):
+        return ["\n" + text]
+    if not text.startswith(" "):
+        words[0] = "\n" + words[0]
+    return words
+
+
+class PublishedTokenizer(Tokenizer):
+    """A published tokenizer, which the ``tokenizers`` library runs.
+
+    Roles in ``missing_roles`` use the token of another role: GPT-2 has only ``<|endoftext|>`` for all four.
 
     Args:
         specials: the token of each role that has one: "cls", "sep", "mask", "unk", "pad". Roles may share a token.
-        vocab_size: rows of the embedding; None for the number of ids. It is not rounded up, so that exported tensors
-            have the published shapes.
+        vocab_size: number of embedding rows; None means the number of ids. The number is not rounded up, so that
+            exported tensors have the published shapes.
     """
 
     kind = "published"
     model_file = "published.json"
+    is_exact = True
 
     def __init__(
         self,
@@ -281,8 +323,8 @@ class PublishedTokenizer(Tokenizer):
         self.vocab_size = self.num_pieces if vocab_size is None else vocab_size
         if not self.num_pieces <= self.vocab_size <= MAX_PIECES:
             raise CheckpointError(
-                f"the tokenizer has ids up to {self.num_pieces - 1}, but the model embeds {self.vocab_size} tokens: "
-                "the two do not belong together; copy both from the same checkpoint"
+                f"the tokenizer has ids up to {self.num_pieces - 1}, but the model has {self.vocab_size} embedding "
+                "rows: the two do not belong together; copy both from the same checkpoint"
             )
         self._set_roles({piece: token_id for token_id, piece in model_parts.pieces.items()})
         self._pieces = [model_parts.pieces.get(i, f"[unused{i}]") for i in range(self.num_pieces)]
@@ -293,7 +335,7 @@ class PublishedTokenizer(Tokenizer):
             self.is_special[i] = text is None or _RESERVED.fullmatch(piece) is not None
             self.starts_word[i] = text is None or text[:1].isspace() or i in model_parts.added_ids
         if model_parts.piece_kind == "meta" and "unk" in self.specials:
-            # It replaces a sequence of unknown characters; U+2581 before it is a separate token.
+            # The unknown token replaces a sequence of unknown characters; U+2581 before it is a separate token.
             self.starts_word[self.unk_id] = False
         self._marks = self.starts_word & np.array(
             [text is not None and not text.strip() for text in self._texts]
@@ -301,6 +343,7 @@ class PublishedTokenizer(Tokenizer):
         )
         described = b"%s %d %d %r " % (self.kind.encode(), _VERSION, self.vocab_size, sorted(self.specials.items()))
         self.fingerprint: str = sha256(described + model).hexdigest()
+        self._memo = _word_memo(model_parts)
         self._has_normalizer = model_parts.has_normalizer
         self._blank: dict[str, bool] = {META: model_parts.piece_kind == "meta"}
 
@@ -308,8 +351,8 @@ class PublishedTokenizer(Tokenizer):
         absent = [f"{role} {token!r}" for role, token in self.specials.items() if token not in ids]
         if absent:
             raise CheckpointError(
-                f"the tokenizer does not have these tokens: {', '.join(absent)}; copy all its files from the same "
-                "checkpoint"
+                f"the vocabulary lacks these special tokens: {', '.join(absent)}; copy all files of the tokenizer from "
+                "the same checkpoint"
             )
         own = {role: ids[token] for role, token in self.specials.items()}
         spare = next((own[role] for role in ("sep", "cls", "unk", "mask") if role in own), None)
@@ -339,9 +382,9 @@ class PublishedTokenizer(Tokenizer):
     def encode(self, text: str) -> Encoding:
         """Encode one text, with offsets; the first token always begins a word, whatever its id.
 
-        If a character is split into several tokens, each token has the span of the whole character. Characters that
+        If a character is split into several tokens, each of them has the span of the whole character. Characters that
         normalization drops or turns into white space count as white space, but an accent belongs to the token before
-        it. A token that only marks the beginning of a word has an empty span there.
+        it. A token that only marks the beginning of a word has an empty span at that position.
         """
         encoding = self._library.encode(replace_surrogates(text), add_special_tokens=False)
         ids = np.array(encoding.ids, dtype=np.int32)
@@ -359,20 +402,26 @@ class PublishedTokenizer(Tokenizer):
 
     @override
     def encode_ids(self, texts: Sequence[str]) -> list[np.ndarray]:
+        if self._memo is not None:
+            return split_flat(*self._memo.encode(texts))
         clean = [replace_surrogates(text) for text in texts]
         encodings = self._library.encode_batch_fast(clean, add_special_tokens=False)
         return [np.array(encoding.ids, dtype=np.int32) for encoding in encodings]
 
+    @override
+    def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        return super().encode_flat(texts) if self._memo is None else self._memo.encode(texts)
+
     def decode(self, ids: Sequence[int]) -> str:
-        """Decode ids; special tokens are written as in the vocabulary, invalid bytes as U+FFFD."""
+        """Decode ids; special tokens are written as in the vocabulary, and invalid bytes as U+FFFD."""
         return self._decode_runs(
             ids,
             is_text=lambda i: 0 <= i < self.num_pieces and self._texts[i] is not None,
             decode=lambda run: b"".join(self._texts[i] or b"" for i in run).decode(errors="replace").removeprefix(" "),
         )
 
+    @override
     def _piece(self, token_id: int) -> str:
-        """Return the piece of the vocabulary; a byte-level piece is converted to readable form."""
         text = self._texts[token_id]
         return self._pieces[token_id] if text is None or self._piece_kind != "bytes" else format_piece(text)
 
@@ -383,11 +432,6 @@ class PublishedTokenizer(Tokenizer):
     @override
     def model_bytes(self) -> bytes:
         return self.model
-
-    @property
-    def is_exact(self) -> bool:
-        """True: the rows are those of the published embedding."""
-        return True
 
     def _is_blank(self, character: str) -> bool:
         blank = self._blank.get(character)
@@ -404,6 +448,7 @@ def _check_roles(specials: Mapping[str, str]) -> dict[str, str]:
     wrong = [f"{role}={token!r}" for role, token in specials.items() if role not in ROLES or not isinstance(token, str)]
     if wrong:
         raise CheckpointError(
-            f"special tokens {', '.join(wrong)}: the roles are {', '.join(ROLES)}, and each has a token as text"
+            f"special tokens {', '.join(wrong)} are not allowed: the roles are {', '.join(ROLES)}, and each token must "
+            "be a string"
         )
     return {role: specials[role] for role in ROLES if role in specials}

@@ -1,8 +1,8 @@
-"""Text to ids with a vocabulary trained by sentencepiece (unigram or BPE).
+"""A tokenizer with a vocabulary trained by sentencepiece (unigram or BPE).
 
 Kudo and Richardson, "SentencePiece: A simple and language independent subword tokenizer and detokenizer for Neural
 Text Processing", EMNLP 2018. Ids 0 to 3 are ``[UNK]``, ``[CLS]``, ``[SEP]`` and ``[MASK]``. The last three are
-control symbols, and text never encodes to them: ``"[MASK]"`` in a document becomes about five ordinary pieces.
+control symbols; text is never encoded as them: ``"[MASK]"`` in a document becomes about five ordinary pieces.
 
 Words are separated by white space. A word starts at a piece with the meta symbol (U+2581). If the meta symbol is a
 separate piece, that piece starts the word after it.
@@ -10,6 +10,7 @@ separate piece, that piece starts the word after it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
@@ -20,8 +21,19 @@ import sentencepiece
 from typing_extensions import override
 
 from lmtransfer.errors import CheckpointError
-from lmtransfer.tokenizers.base import Encoding, Tokenizer, replace_surrogates, special_flags, trim_spans
-from lmtransfer.tokenizers.model_files import SPECIALS, padded_size, read_model
+from lmtransfer.tokenizers.base import (
+    SPECIALS,
+    Encoding,
+    Tokenizer,
+    join_flat,
+    padded_size,
+    read_model,
+    replace_surrogates,
+    special_flags,
+    split_flat,
+    trim_spans,
+)
+from lmtransfer.tokenizers.word_memo import WordMemo
 
 META: Final = "\u2581"
 
@@ -29,7 +41,7 @@ _VERSION = 1  # increase it when the same spm.model would give other ids or word
 
 
 class SentencePieceTokenizer(Tokenizer):
-    """A sentencepiece model as a ``Tokenizer``."""
+    """A tokenizer that runs a sentencepiece model."""
 
     kind = "sentencepiece"
     model_file = "spm.model"
@@ -40,14 +52,16 @@ class SentencePieceTokenizer(Tokenizer):
         try:
             self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         except RuntimeError as error:
-            raise CheckpointError(f"not a sentencepiece model ({error}); train or copy the tokenizer again") from None
+            raise CheckpointError(
+                f"the sentencepiece model is damaged ({error}); copy the tokenizer again, or train a new one"
+            ) from None
         processor = self._processor
         self.num_pieces: int = processor.get_piece_size()
         first = tuple(processor.id_to_piece(i) for i in range(min(len(SPECIALS), self.num_pieces)))
         if first != SPECIALS:
             raise CheckpointError(
                 f"the sentencepiece model begins with the pieces {', '.join(first)}, but lmtransfer needs "
-                f"{', '.join(SPECIALS)} as ids 0 to 3: train one with `lmtransfer prepare`"
+                f"{', '.join(SPECIALS)} as ids 0 to 3: train a vocabulary with `lmtransfer prepare`"
             )
         self.vocab_size = padded_size(self.num_pieces)
         self.is_special = special_flags(self.num_pieces, self.vocab_size)
@@ -58,6 +72,7 @@ class SentencePieceTokenizer(Tokenizer):
             self.starts_word[i] = processor.id_to_piece(i).startswith(META)
         self.fingerprint: str = sha256(b"%s %d " % (self.kind.encode(), _VERSION) + model).hexdigest()
         self._blank: dict[str, bool] = {}
+        self._memo = self._word_memo()
 
     def __reduce__(self) -> tuple[type[SentencePieceTokenizer], tuple[bytes, dict[str, Any]]]:
         return type(self), (self._model, self.training)
@@ -73,8 +88,8 @@ class SentencePieceTokenizer(Tokenizer):
 
         Characters that normalization drops or turns into white space (no-break and zero-width spaces, control
         characters) count as white space: spans never begin or end with them. A meta symbol that is a separate piece has
-        an empty span. If a character is split into several byte pieces (``byte_fallback``), the last piece has its
-        span.
+        an empty span. If a character is split into several byte pieces (``byte_fallback``), the last of these pieces
+        has the character's span.
         """
         mapping = self._processor.encode(replace_surrogates(text), return_type="offset_mapping")
         spans = trim_spans(text, mapping["offsets"], is_blank=self._is_blank)
@@ -83,10 +98,37 @@ class SentencePieceTokenizer(Tokenizer):
         word_starts[:1] = True
         return Encoding(ids, spans, word_starts)
 
+    @override
     def encode_ids(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Encode many texts, ids only (int32), in one thread, because several processes prepare corpora."""
+        return self._encode_whole(texts) if self._memo is None else split_flat(*self._memo.encode(texts))
+
+    @override
+    def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        return super().encode_flat(texts) if self._memo is None else self._memo.encode(texts)
+
+    def _encode_whole(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Encode texts without the memo, in one thread, because several processes prepare corpora."""
         clean = [replace_surrogates(text) for text in texts]
         return self._processor.encode(clean, return_type="numpy", num_threads=1)
+
+    def _word_memo(self) -> WordMemo | None:
+        """Return a memo for a BPE model, whose merges never cross white space.
+
+        A unigram model adds up scores over a whole text, so the rounding of a sum can depend on the words before.
+        """
+        normalize = self._processor.normalize
+        ids = [i for i in range(len(SPECIALS), self.num_pieces) if not self._processor.is_byte(i)]
+        is_bpe = [-self._processor.get_score(i) for i in ids] == list(range(len(ids)))  # the order of the merges
+        if not is_bpe or any(META in self._processor.id_to_piece(i)[1:] for i in ids):
+            return None
+        if normalize("  a  a  ") != f"{META}a{META}a" or self._processor.piece_to_id(META) == self.unk_id:
+            return None
+        spaces = [chr(i) for i in range(0x3001) if chr(i).isspace()]
+        joining = re.compile("|".join(c for c in spaces if normalize(f"a{c}a") != normalize("a a")))
+        return WordMemo(
+            split=lambda text: [text] if joining.search(text) else text.split(),
+            encode_words=lambda words: join_flat(self._encode_whole(words)),
+        )
 
     def decode(self, ids: Sequence[int]) -> str:
         """Decode ids to normalized text; special tokens are written in brackets."""
@@ -103,7 +145,7 @@ class SentencePieceTokenizer(Tokenizer):
     @property
     @override
     def unknown_advice(self) -> str:
-        return "raise tokenizer.character_coverage, or set tokenizer.byte_fallback=true"
+        return "increase tokenizer.character_coverage, or set tokenizer.byte_fallback=true"
 
     @override
     def model_bytes(self) -> bytes:

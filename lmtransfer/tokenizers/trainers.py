@@ -1,4 +1,4 @@
-"""The training of vocabularies on a seeded sample of a corpus, by one trainer for each kind of tokenizer."""
+"""The training of vocabularies on a seeded sample of a corpus; each kind of tokenizer has its own trainer."""
 
 from __future__ import annotations
 
@@ -23,9 +23,8 @@ from typing_extensions import override
 from lmtransfer.config.types import Count, Whole
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.randomness import generator
-from lmtransfer.tokenizers.base import Tokenizer, replace_surrogates
+from lmtransfer.tokenizers.base import SPECIALS, Tokenizer, replace_surrogates
 from lmtransfer.tokenizers.byte_bpe import ByteBpeTokenizer, space_words
-from lmtransfer.tokenizers.model_files import SPECIALS
 from lmtransfer.tokenizers.sentencepiece import SentencePieceTokenizer
 from lmtransfer.tokenizers.wordpiece import INSIDE, WordPieceTokenizer, library_of
 from lmtransfer.tokenizers.words import WordTokenizer, split_words
@@ -33,13 +32,13 @@ from lmtransfer.tokenizers.words import WordTokenizer, split_words
 MAX_LINE_CHARACTERS = 4096
 _BLOCK = 8192
 
-# U+2585 is sentencepiece's mark for unknown characters in training; sentencepiece drops all lines that contain it.
+# During training, sentencepiece marks unknown characters with U+2585 and drops all lines that contain this character.
 _UNUSABLE = re.compile("[\u2585\ud800-\udfff]")
 
 
 @dataclass(slots=True)
 class LineCounts:
-    """Counts of the lines in a corpus and in its sample."""
+    """Counts for a corpus and for the sample of its lines."""
 
     lines_seen: int = 0
     lines_empty: int = 0
@@ -53,13 +52,13 @@ class LineCounts:
 def sample_lines(
     lines: Iterable[str], *, max_sentences: int, max_characters: int, seed: int
 ) -> tuple[list[str], LineCounts]:
-    """Draw a uniform sample of lines, in their order; the same seed and lines give the same sample.
+    """Draw a uniform sample of lines, in their original order; the same seed and lines give the same sample.
 
-    Each line gets a random key. The lines with the smallest keys are kept, as many as both caps allow. Only the sample
-    and one line are in memory.
+    Each line gets a random key. The lines with the smallest keys are kept, as many as both limits allow. Only the
+    sample and one line are in memory at a time.
     """
     counts = LineCounts()
-    heap: list[tuple[float, int, str]] = []  # (-key, index, line): the largest key on top
+    heap: list[tuple[float, int, str]] = []  # (-key, index, line), so that the largest key is on top
     limit, size = 1.0, 0
     rng = generator(seed, "tokenizer sample")
     keys = rng.random(_BLOCK)
@@ -110,24 +109,24 @@ class TokenizerTrainer(ABC):
     provides_characters: ClassVar[bool] = False
 
     vocab_size: Count = 32768  #: maximum number of pieces, including special tokens
-    max_sentences: int = 1_000_000  #: lines in the seeded sample; more lines are left out
-    max_characters: int = 20_000_000  #: characters in the sample, which limits memory and time
+    max_sentences: int = 1_000_000  #: maximum number of lines in the sample; a random choice of lines is used
+    max_characters: int = 20_000_000  #: maximum number of characters in the sample, which limits memory and time
     seed: Whole = 0  #: seed of the sample
 
     @property
     @abstractmethod
     def settings(self) -> dict[str, Any]:
-        """All settings that determine the vocabulary, apart from the text."""
+        """All settings that, together with the text, determine the vocabulary."""
 
     @property
     def fingerprint(self) -> str:
-        """Hex digest of ``settings``; with the corpus's fingerprint, it is the vocabulary's cache key."""
+        """Hex digest of ``settings``; together with the corpus's fingerprint, the cache key of the vocabulary."""
         return sha256(json.dumps(self.settings, sort_keys=True).encode()).hexdigest()
 
     def train(self, lines: Iterator[str], folder: Path) -> Tokenizer:
         """Train on ``lines`` (sentences or paragraphs), save to ``folder``, and return the tokenizer.
 
-        The counts of used and skipped lines are in the tokenizer's ``training`` and in ``tokenizer.json``.
+        The tokenizer's ``training``, which is also in ``tokenizer.json``, holds the numbers of used and skipped lines.
         """
         sample, counts = sample_lines(
             lines, max_sentences=self.max_sentences, max_characters=self.max_characters, seed=self.seed
@@ -156,7 +155,7 @@ class TokenizerTrainer(ABC):
             raise ConfigError([*problems, *own_problems])
 
     def too_few_error(self, num_pieces: int | str, counts: LineCounts) -> DataError:
-        """Build the error for a text that does not support ``vocab_size``."""
+        """Build the error for a text that is too short for ``vocab_size`` pieces."""
         more = (
             f"train on more of it (tokenizer.max_characters={self.max_characters}, "
             f"tokenizer.max_sentences={self.max_sentences})"
@@ -229,9 +228,8 @@ _WORDPIECE_VERSION = 2  # increase it when the same settings and text would give
 class WordPieceTrainer(TokenizerTrainer):
     """A trainer of WordPiece vocabularies, for models such as BERT and ELECTRA (Schuster and Nakajima 2012).
 
-    Pieces are created by merging the most frequent neighbors,
-    as in the ``tokenizers`` library. This differs from Google's own trainer, which weights pairs by likelihood and was
-    never published.
+    As in the ``tokenizers`` library, pieces are created by merging the most frequent pairs. Google's own trainer, which
+    was never published, weights pairs by likelihood instead.
     """
 
     lowercase: bool = True
@@ -255,7 +253,7 @@ class WordPieceTrainer(TokenizerTrainer):
         frequencies = _character_frequencies(words)
         ranked = sorted(frequencies, key=lambda character: (-frequencies[character], character))
         alphabet = set(ranked[: self.max_alphabet])  # among equally frequent characters, the first in Unicode order
-        # Without this, the library numbers these pieces in an order that changes from run to run, which decides ties.
+        # Without this, the library's order of these pieces, which decides ties, would change from run to run.
         inside = sorted({INSIDE + character for word in words for character in word[1:] if character in alphabet})
         smallest = len(SPECIALS) + len(inside) + len(alphabet)
         if smallest > self.vocab_size:
@@ -285,7 +283,7 @@ class WordPieceTrainer(TokenizerTrainer):
 
 
 def _lost_accents(sample: Sequence[str], normalizer: normalizers.Normalizer) -> dict[str, Any]:
-    """Return the share of words that lose accents, and the most frequent such word, in part of the sample."""
+    """Return the share of words that lose accents, and the most frequent example, from part of the sample."""
     words = Counter(word for line in sample[:_LINES_WITH_ACCENTS] for word in line.split())
 
     def without_accents(word: str) -> str | None:
@@ -314,10 +312,7 @@ _WORDS_VERSION = 1  # increase it when the same settings and text would give ano
 
 @dataclass(kw_only=True, eq=False)
 class WordTokenizerTrainer(TokenizerTrainer):
-    """A trainer of vocabularies of the most frequent words.
-
-    A text with fewer different words gives a smaller vocabulary.
-    """
+    """A trainer of vocabularies of whole words: the most frequent words of the text, at most ``vocab_size``."""
 
     provides_characters = True
 
@@ -339,7 +334,7 @@ class WordTokenizerTrainer(TokenizerTrainer):
 
     @override
     def train_on(self, sample: Sequence[str], counts: LineCounts) -> WordTokenizer:
-        """Build a tokenizer with the most frequent words; its ``training`` has the share of text that they cover."""
+        """Build a tokenizer of the most frequent words; ``training`` holds the share of the text that they cover."""
         frequencies: Counter[str] = Counter()
         for line in sample:
             frequencies.update(split_words(line, lowercase=self.lowercase))
@@ -362,8 +357,8 @@ _SILENT = 2  # sentencepiece's log level: errors only; errors are also raised as
 class SentencePieceTrainer(TokenizerTrainer):
     """A trainer of sentencepiece vocabularies.
 
-    Lines are sampled here, because sentencepiece's own sampling
-    ignores its seed. Training runs in a single thread, because its sums depend on the number of threads.
+    Lines are sampled here, because sentencepiece's own sampling ignores its seed. Training runs in a single thread,
+    because the result depends on the number of threads.
     """
 
     kind: Literal["unigram", "bpe"]
@@ -405,7 +400,7 @@ class SentencePieceTrainer(TokenizerTrainer):
                 pad_id=-1,
                 input_sentence_size=0,
                 shuffle_input_sentence=False,
-                max_sentence_length=1 << 20,  # bytes; lines were cut to 4,096 characters before
+                max_sentence_length=1 << 20,  # in bytes; lines have at most 4,096 characters
                 num_threads=1,
                 minloglevel=_SILENT,
             )

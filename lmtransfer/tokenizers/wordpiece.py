@@ -1,15 +1,15 @@
-"""Text to ids by WordPiece, as in BERT and ELECTRA.
+"""A WordPiece tokenizer, as in BERT and ELECTRA.
 
-Devlin et al., "BERT", 2019, section 3.1, and tokenization.py of google-research/bert. Text is cleaned and split at
+Devlin et al., "BERT", 2019, section 3.1, and tokenization.py of google-research/bert. Text is cleaned, and split at
 white space and around each punctuation mark and each Chinese character. Each word is cut from the left into the longest
-pieces in the vocabulary; a piece inside a word is written ``##ing``. A word that cannot be cut, or is longer than 100
-characters, is one ``[UNK]``.
+pieces in the vocabulary; a piece inside a word is written like ``##ing``. A word that cannot be cut, or is longer than
+100 characters, becomes one ``[UNK]``.
 
-Lower-casing drops accents too. Where we differ from BERT: only the accents of letters with case (and of symbols) are
+Lower-casing also drops accents. Where we differ from BERT: only the accents of letters with case (and of symbols) are
 dropped. Marks of other scripts, such as the vowel signs of Hindi and Thai, are letters of their words, and Hangul stays
 composed.
 
-A vocabulary may have its special tokens at any ids, as published vocabularies do; text never encodes to them.
+The special tokens of a vocabulary may have any ids, as in published vocabularies; text is never encoded as them.
 """
 
 from __future__ import annotations
@@ -29,20 +29,32 @@ from tokenizers import Regex, models, normalizers, pre_tokenizers
 from typing_extensions import override
 
 from lmtransfer.errors import CheckpointError
-from lmtransfer.tokenizers.base import Encoding, Tokenizer, replace_surrogates
-from lmtransfer.tokenizers.model_files import SPECIALS, padded_size, read_model
+from lmtransfer.tokenizers.base import (
+    SPECIALS,
+    Encoding,
+    Tokenizer,
+    padded_size,
+    read_model,
+    replace_surrogates,
+    split_flat,
+)
+from lmtransfer.tokenizers.word_memo import WordMemo, part_memo
 
 _VERSION = 2  # increase it when the same pieces would give other ids or word starts
 #: Prefix of a piece inside a word.
 INSIDE: Final = "##"
 _LONGEST_WORD = 100
-#: Accents in decomposed text whose base is not a letter of a script without case.
+#: Accents in decomposed text, except those on letters of scripts without case.
 _ACCENTS: Final = Regex(r"(?<![\p{Lo}\p{M}])\p{Mn}+")
+#: White space in Python that BERT's cleaning drops without separating words.
+_JOINING_SPACE = re.compile("[\x0b\x0c\x1c-\x1f\x85]")
+#: What BERT's pre-tokenizer makes of printable ASCII characters.
+_ASCII_PARTS = re.compile("[A-Za-z0-9]+|[^A-Za-z0-9]")
 _RESERVED = re.compile(r"\[(?:PAD|UNK|CLS|SEP|MASK|unused\d+)\]")
 
 
 class WordPieceTokenizer(Tokenizer):
-    """A WordPiece vocabulary as a ``Tokenizer``.
+    """A tokenizer with a WordPiece vocabulary.
 
     ``starts_word`` follows BERT's definition of words: each punctuation mark is a separate word.
 
@@ -64,10 +76,13 @@ class WordPieceTokenizer(Tokenizer):
         ids = {piece: i for i, piece in enumerate(self.pieces)}
         missing = [special for special in SPECIALS if special not in ids]
         if missing:
-            raise CheckpointError(f"the WordPiece vocabulary has no {', '.join(missing)}: copy vocab.txt again")
+            raise CheckpointError(
+                f"the WordPiece vocabulary has no {', '.join(missing)}; the file may be damaged: copy vocab.txt again"
+            )
         if len(ids) < len(self.pieces) or any(piece.split() != [piece] for piece in self.pieces):
             raise CheckpointError(
-                "not a WordPiece vocabulary: a piece is repeated, is empty or contains white space; copy it again"
+                "the WordPiece vocabulary is damaged: a piece is repeated, is empty or contains white space; copy "
+                "vocab.txt again"
             )
         self.unk_id, self.cls_id, self.sep_id, self.mask_id = (ids[special] for special in SPECIALS)
         self.num_pieces = len(self.pieces)
@@ -80,6 +95,7 @@ class WordPieceTokenizer(Tokenizer):
         self.fingerprint = sha256(described + self.model_bytes()).hexdigest()
         model = models.WordPiece(ids, unk_token=SPECIALS[0], max_input_chars_per_word=_LONGEST_WORD)
         self._library = library_of(model, lowercase=lowercase)
+        self._memo = bert_memo(self._library, lowercase=lowercase)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(type(self), lowercase=self.lowercase, training=self.training), (self.pieces,)
@@ -106,8 +122,11 @@ class WordPieceTokenizer(Tokenizer):
 
     @override
     def encode_ids(self, texts: Sequence[str]) -> list[np.ndarray]:
-        encodings = self._library.encode_batch_fast([replace_surrogates(text) for text in texts])
-        return [np.array(encoding.ids, dtype=np.int32) for encoding in encodings]
+        return split_flat(*self.encode_flat(texts))
+
+    @override
+    def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        return self._memo.encode(texts)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Decode ids to words with one space between them; special tokens are written in brackets."""
@@ -130,7 +149,7 @@ class WordPieceTokenizer(Tokenizer):
 
     @property
     def reads_as_bert(self) -> bool:
-        """Whether BERT's own tokenizer gives the same ids: its lower-casing (it drops all marks) changes no piece."""
+        """Whether BERT's own tokenizer gives the same ids, because its lower-casing changes none of the pieces."""
         bert = normalizers.BertNormalizer(handle_chinese_chars=False, strip_accents=True, lowercase=True)
         return not self.lowercase or all(
             bert.normalize_str(piece) == piece for piece in self.pieces if not _RESERVED.fullmatch(piece)
@@ -143,8 +162,8 @@ class WordPieceTokenizer(Tokenizer):
         largest = settings.get("max_alphabet")
         if isinstance(largest, int) and isinstance(characters, int) and characters > largest:
             return (
-                f"raise tokenizer.max_alphabet={largest}: the training text has {characters:,} different characters, "
-                "and a word with a character outside the vocabulary is unknown"
+                f"increase tokenizer.max_alphabet={largest}: the training text has {characters:,} different "
+                "characters, and a word with a character outside the vocabulary is unknown"
             )
         return (
             f"a word is unknown if it has a character that is rare in the training text, or more than {_LONGEST_WORD} "
@@ -166,6 +185,14 @@ def library_of(model: models.WordPiece, *, lowercase: bool) -> tokenizers.Tokeni
     library.normalizer = normalizers.Sequence([cleaning, *folding]) if lowercase else cleaning
     library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     return library
+
+
+def bert_memo(library: tokenizers.Tokenizer, *, lowercase: bool) -> WordMemo:
+    """Return a memo for a library tokenizer that cleans and splits text as BERT does."""
+    parts = part_memo(library, lambda word: _ASCII_PARTS.findall(word.lower() if lowercase else word))
+    return WordMemo(
+        split=lambda text: [text] if _JOINING_SPACE.search(text) else text.split(), encode_words=parts.encode
+    )
 
 
 def _take_accents(text: str, spans: np.ndarray) -> None:

@@ -1,8 +1,8 @@
-"""Text to whole words: frequent words have an id, and all words have characters.
+"""A tokenizer of whole words: frequent words have an id, and all words have characters.
 
 Words are sequences of letters, digits, underscores and the marks on them (accents, vowel signs); any other visible
-character is a separate word. Ids 0 to 3 are ``[UNK]``, ``[CLS]``, ``[SEP]`` and ``[MASK]``; text never encodes to the
-last three. The other ids are sorted by frequency.
+character is a separate word. Ids 0 to 3 are ``[UNK]``, ``[CLS]``, ``[SEP]`` and ``[MASK]``; text is never encoded as
+one of the last three. The other ids are sorted by frequency.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ import numpy as np
 from typing_extensions import override
 
 from lmtransfer.errors import CheckpointError
-from lmtransfer.tokenizers.base import CharacterTokenizer, Encoding, special_flags
-from lmtransfer.tokenizers.model_files import SPECIALS, padded_size, read_model
+from lmtransfer.tokenizers.base import SPECIALS, CharacterTokenizer, Encoding, padded_size, read_model, special_flags
 
 MAX_CHARACTERS: Final = 50
 _SENTENCE_BEGIN, _SENTENCE_END, _WORD_BEGIN, _WORD_END, _FILLING = 257, 258, 259, 260, 261
@@ -49,7 +48,7 @@ _ASCII_WORD = re.compile(r"\w+|[^\w\s]")
 
 
 class WordTokenizer(CharacterTokenizer):
-    """A vocabulary of words as a ``CharacterTokenizer``.
+    """A tokenizer with a vocabulary of whole words.
 
     In ``characters``, ``[CLS]`` and ``[SEP]`` are ELMo's marks for the beginning and end of a sentence. The other
     special tokens have the characters of their names.
@@ -67,7 +66,7 @@ class WordTokenizer(CharacterTokenizer):
         self._ids = {word: i for i, word in enumerate(self.words, start=len(SPECIALS))}
         if len(self._ids) < len(self.words) or any(word.split() != [word] for word in self.words):
             raise CheckpointError(
-                "not a vocabulary of words: an entry is repeated or is not a single word; copy it again"
+                "the vocabulary of words is damaged: an entry is repeated or is not a single word; copy it again"
             )
         self.num_pieces = len(SPECIALS) + len(self.words)
         self.vocab_size = padded_size(self.num_pieces)
@@ -90,7 +89,7 @@ class WordTokenizer(CharacterTokenizer):
         return cls(words, lowercase=bool(description.get("lowercase")), training=description.get("training"))
 
     def encode(self, text: str) -> Encoding:
-        """Encode one text, with offsets and with the characters of all its words, including unknown words."""
+        """Encode one text, with offsets and with the characters of all words, including unknown ones."""
         spans = [match.span() for match in _word(text).finditer(text)]
         words = [self._fold(text[start:end]) for start, end in spans]
         return Encoding(
@@ -130,7 +129,7 @@ class WordTokenizer(CharacterTokenizer):
     @property
     @override
     def unknown_advice(self) -> str:
-        return "raise tokenizer.vocab_size, lower tokenizer.min_frequency, or use a tokenizer with subwords"
+        return "increase tokenizer.vocab_size, decrease tokenizer.min_frequency, or use a tokenizer with subwords"
 
     @override
     def model_bytes(self) -> bytes:
@@ -138,7 +137,7 @@ class WordTokenizer(CharacterTokenizer):
 
 
 def _word(text: str) -> re.Pattern[str]:
-    """Return the pattern of words; that of text without marks is much faster."""
+    """Return the pattern that matches the words of a text; the pattern for ASCII is much faster."""
     return _ASCII_WORD if text.isascii() else _marked_word()
 
 
@@ -149,5 +148,5 @@ def _marked_word() -> re.Pattern[str]:
 
 
 def split_words(text: str, *, lowercase: bool) -> list[str]:
-    """Split a text into words, in the form that ``WordTokenizer`` looks up."""
+    """Split a text into words as ``WordTokenizer`` does."""
     return [word.lower() if lowercase else word for word in _word(text).findall(text)]

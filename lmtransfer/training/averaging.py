@@ -1,6 +1,6 @@
-"""An average of the weights over the updates of a training run, which is validated, saved and transferred.
+"""A running average of the weights, which is validated, saved and transferred in place of the trained weights.
 
-The average does not influence training. While it is read, it is swapped with the trained weights in place.
+The average does not influence training. While the average is read, the parameters hold it instead of the weights.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _ROUNDING = 1e-9
 class ExponentialAverage:
     """An exponential moving average: ``average <- d average + (1 - d) weights``.
 
-    The average begins as the first weights. After that, d is ``min(decay, (1 + num) / (10 + num))``, the usual warm-up,
-    so that the average of a short training run covers a short time.
+    The average starts as a copy of the weights. After that, d is ``min(decay, (1 + num) / (10 + num))``, the usual
+    warm-up, so that the average of a short training run covers a short time.
     """
 
     decay: float
@@ -57,7 +57,7 @@ UpdateWeight: TypeAlias = ExponentialAverage | LastPartMean
 
 
 def weight_average(*, ema_decay: float | None, average_last: float | None) -> UpdateWeight | None:
-    """Return the kind of weight average with which training ends, or None for no average."""
+    """Return the weight average that the settings ask for, or None."""
     if ema_decay is not None and average_last is not None:
         raise ConfigError(
             f"train.ema_decay={ema_decay:g} and train.average_last={average_last:g} are two different averages, but a "
@@ -69,7 +69,7 @@ def weight_average(*, ema_decay: float | None, average_last: float | None) -> Up
 
 
 class Average:
-    """The average of some parameters over ``num`` updates; while ``num`` is 0, the weights themselves are used."""
+    """The average of parameters over ``num`` updates; while ``num`` is 0, the weights themselves are used."""
 
     def __init__(self, parameters: Sequence[nn.Parameter], update_weight: UpdateWeight) -> None:
         self.parameters: list[torch.Tensor] = list(parameters)
@@ -90,21 +90,21 @@ class Average:
         self.num += 1
 
     def restore(self, num: int) -> None:
-        """Set the average to the current weights, and ``num`` to the given number."""
+        """Set the average to the current weights, as an average over ``num`` updates."""
         self.tensors = [parameter.detach().clone() for parameter in self.parameters]
         self.num = num
 
     @contextmanager
     def swap_in(self) -> Iterator[None]:
-        """Put the average into the parameters inside the block; do nothing before the average has begun."""
-        self._exchange()
+        """Replace the parameters by the average inside the block; do nothing before the average has begun."""
+        self._swap()
         try:
             yield
         finally:
-            self._exchange()
+            self._swap()
 
     @torch.no_grad()
-    def _exchange(self) -> None:
+    def _swap(self) -> None:
         if not self.num:
             return
         for parameter, tensor in zip(self.parameters, self.tensors, strict=True):

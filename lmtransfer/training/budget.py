@@ -38,7 +38,7 @@ class Budget:
             )
         self.lengthening = 1.0
         if epochs is not None:
-            assert steps_per_epoch, "a budget in epochs needs the steps of one"
+            assert steps_per_epoch, "a budget in epochs needs steps_per_epoch"
             in_epochs = math.ceil(epochs * steps_per_epoch - 1e-9)
             self.lengthening = max(1.0, (min_steps or 0) / in_epochs)
             in_epochs = max(in_epochs, min_steps or 0)
@@ -49,7 +49,7 @@ class Budget:
 
     @property
     def by_the_clock(self) -> bool:
-        """Whether the used share depends on the time, so that repeating the run requires a log of the shares."""
+        """Whether the share used depends on the clock, so that reproducing a run requires a log of the shares."""
         return self.seconds is not None
 
     def fraction(self, *, steps: int, tokens: int, seconds: float, prepared: float = 0.0) -> float:
@@ -74,9 +74,9 @@ class Budget:
     ) -> float:
         """Return the share that will be used up after one more update, for warm-ups given as a fraction.
 
-        It is exact for budgets in steps and epochs. For tokens and seconds, the update is assumed to be like the mean
-        of the updates so far, so the result depends only on ``fraction`` and ``steps``. At the first update there is no
-        mean, so the tokens and seconds of this update are used.
+        The result is exact for budgets in steps and epochs. For tokens and seconds, the update is assumed to be like
+        the mean of the updates so far, so the result depends only on ``fraction`` and ``steps``. At the first update
+        there is no mean, so the tokens and seconds of this update are used.
 
         Args:
             tokens: real tokens trained on, including this update.

@@ -1,4 +1,4 @@
-"""Callbacks on the numbers of every step, called in order. They can extend its record and return user messages."""
+"""Callbacks that see the results of every step, add to its log record, and return messages for the user."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ _STEPS, _UNTIMED = 10, 3
 
 
 class Callback:
-    """Called for each step once its numbers are read: on a CPU after each step, on a GPU whenever a line is logged."""
+    """Called once a step's results are read: on a CPU after each step, on a GPU whenever a record is logged."""
 
-    name: str  #: the name under which its state is saved
+    name: str  #: key of the callback's state in a checkpoint
 
     def on_step_end(self, outcome: StepResult, record: dict[str, Any], *, fraction: float) -> Sequence[str]:
         """Process one step and return messages for the user.
 
         Args:
-            record: its log record, with ``step``, ``tokens`` and ``seconds`` after it; entries may be added.
+            record: the log record, with ``step``, ``tokens`` and ``seconds`` as of the end of the step; callbacks may
+                add entries.
         """
         raise NotImplementedError
 
@@ -106,14 +107,14 @@ class UnigramPlateau(Callback):
 
     Every record contains the entropy as ``unigram_entropy``, so that it is visible during the run.
 
-    The loss of small models stays at the entropy of the unigram distribution (the plateau) for a long time. Until they
-    leave it, they finetune no better than random weights. The loss is smoothed over about 50 steps, and is on the
-    plateau while it is at most ``margin`` below the entropy.
+    The loss of small models stays at the entropy of the unigram distribution (the plateau) for a long time. On the
+    plateau, a model finetunes no better than random weights. The loss is smoothed over about 50 steps, and counts as on
+    the plateau until it is ``margin`` below the entropy.
 
     Args:
-        margin: margin below the entropy, as a share of the entropy.
+        margin: distance below the entropy, as a share of the entropy.
         warn_after: share of the budget after which a loss on the plateau triggers a warning.
-        warns: whether to warn at all; pretrained weights may transfer well even before they leave the plateau.
+        warns: whether to warn; a run that starts from pretrained weights may transfer well even on the plateau.
         remedies: changes that the warning recommends first, such as another optimizer.
     """
 

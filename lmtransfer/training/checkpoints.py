@@ -1,7 +1,8 @@
-"""The checkpoints of a run: ``<run>/checkpoints/last``, ``best`` and the revisions. They are saved atomically.
+"""The checkpoints of a run, which are saved atomically, and the state of the run that they hold.
 
-A revision, ``tokens-<number>``, holds the model after that many training tokens (``train.save_at``): a ``model`` and a
-``state.json``, but nothing that only resuming needs. Later revisions never replace it.
+They are ``<run>/checkpoints/last``, ``best`` and the revisions. A revision, ``tokens-<count>``, holds the model after
+that many training tokens (``train.save_at``): ``model.safetensors`` and ``state.json``, but nothing that only resuming
+needs. Later revisions never replace it.
 
 A save is staged in a folder next to its destination (``.last.new``), flushed to disk, and swapped in with two renames
 (``last`` to ``.last.old``, ``.last.new`` to ``last``). After a crash at any time, one of these folders is complete, and
@@ -20,27 +21,119 @@ import json
 import shutil
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Required, TypeAlias
 
+from pydantic import AllowInfNan
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 from typing_extensions import TypedDict
 
-from lmtransfer.config.types import Whole
+from lmtransfer.config.types import LargeCount, NonNegative, Whole
 from lmtransfer.errors import CheckpointError
 from lmtransfer.system.durable import flush, remove
-from lmtransfer.system.safe_files import check_tensor_file, read_json
+from lmtransfer.system.safe_files import read_json, read_tensors
 from lmtransfer.training import process_group
-from lmtransfer.training.state import SavedState
 
 MANIFEST = "manifest.json"
 STATE = "state.json"
 
 _REVISION = "tokens-"
 _NEEDED = ("config.yaml", "tokenizer")
+
+_Finite: TypeAlias = Annotated[float, AllowInfNan(False)]
+_Seconds: TypeAlias = Annotated[NonNegative, AllowInfNan(False)]
+
+
+class PhaseStart(TypedDict):
+    """One phase of a run with phases: its name, and the state of the run when the phase began."""
+
+    name: str
+    step: Whole
+    tokens: Whole
+    stream_step: Whole
+    seconds: _Seconds
+
+
+class SavedState(TypedDict, total=False):
+    """The content of ``state.json``; a checkpoint that was not saved by training has only the step."""
+
+    step: Required[Whole]
+    skipped: Whole
+    tokens: Whole
+    evaluations_since_best: Whole
+    seconds: _Seconds
+    prepared: _Seconds
+    epoch: _Seconds
+    metrics: dict[str, float]
+    best_metrics: dict[str, float]
+    best: _Finite | None
+    best_step: Whole | None
+    finished: str | None
+    record: dict[str, Any]
+    evaluation_due: bool
+    shares_used: list[_Seconds]
+    phases: list[PhaseStart]
+    aliases: dict[str, str]
+    carry: dict[str, Any]
+    loss_scale: dict[str, _Finite] | None
+    watchers: dict[str, dict[str, Any]]
+    world_size: LargeCount
+    threads: LargeCount
+    averaged: LargeCount
+    files: list[str]
+
+
+@dataclass(slots=True)
+class TrainState:
+    """The state of a run, saved in every checkpoint.
+
+    Attributes:
+        step: number of optimizer steps taken from the stream, which is the index of the next step.
+        skipped: number of these steps without an update (a non-finite loss, an fp16 overflow), as far as the host has
+            read them.
+        tokens: number of real tokens in these steps, over all ranks.
+        seconds: training time, including evaluation and saving.
+        prepared: the part of ``seconds`` before the first step, for counting token embeddings.
+        finished: why training ended ("budget" or "patience"), or None.
+        record: the log record (in ``metrics.jsonl``) of the latest step, as far as it is known.
+        evaluation_due: whether the evaluation of the latest step was interrupted; a resumed run evaluates first.
+        shares_used: for a budget in seconds, the share used before each step since the last log record; the next record
+            contains them.
+    """
+
+    step: int = 0
+    skipped: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+    prepared: float = 0.0
+    epoch: float = 0.0
+    metrics: dict[str, float] = field(default_factory=dict)
+    best_metrics: dict[str, float] = field(default_factory=dict)
+    best: float | None = None
+    best_step: int | None = None
+    evaluations_since_best: int = 0
+    finished: str | None = None
+    record: dict[str, Any] = field(default_factory=dict)
+    evaluation_due: bool = False
+    shares_used: list[float] = field(default_factory=list)
+    phases: list[PhaseStart] = field(default_factory=list)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state as plain values."""
+        return asdict(self)
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> TrainState:
+        """Build the state from ``state_dict`` values; other keys are ignored."""
+        return cls(**{f.name: values[f.name] for f in fields(cls)})
+
+    def update(self, other: TrainState) -> None:
+        """Copy every value of ``other``."""
+        for f in fields(self):
+            setattr(self, f.name, getattr(other, f.name))
 
 
 class _File(TypedDict):
@@ -67,7 +160,7 @@ class Checkpoint:
     def tensors(self, name: str) -> dict[str, Tensor]:
         """Return the tensors of ``<name>.safetensors``, on the CPU; empty if there is no such file."""
         path = self.folder / f"{name}.safetensors"
-        return read_tensors(path) if path.exists() else {}
+        return read_tensors(path, error=CheckpointError) if path.exists() else {}
 
 
 def write_checkpoint(folder: Path, *, tensors: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any]) -> None:
@@ -104,15 +197,6 @@ def open_checkpoint(folder: Path) -> Checkpoint:
     return Checkpoint(folder, read_state(folder))
 
 
-def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Read the tensors of a safetensors file to the CPU, after checking its header against the file."""
-    check_tensor_file(path, error=CheckpointError)
-    try:
-        return load_file(path)
-    except (SafetensorError, OSError, ValueError) as error:
-        raise CheckpointError(f"{path} is damaged or incomplete, or is not a safetensors file: {error}") from error
-
-
 def read_state(folder: Path) -> SavedState:
     """Read ``state.json``."""
     # Not ``finite``: the state may contain the losses of a skipped step.
@@ -120,7 +204,7 @@ def read_state(folder: Path) -> SavedState:
 
 
 def find_damage(folder: Path) -> str | None:
-    """Return what is wrong with the checkpoint in ``folder``, or None if every file is as it was written."""
+    """Return a description of the damage to the checkpoint in ``folder``, or None if every file is intact."""
     if not folder.is_dir():
         return f"there is no checkpoint {folder}"
     if not (folder / MANIFEST).exists():
@@ -186,7 +270,7 @@ class Checkpoints:
         try:
             self._finish_interrupted_save(name)
             write_checkpoint(staged, tensors=tensors, state=state)
-            self._exchange(name)
+            self._swap_in(name)
         except (OSError, SafetensorError) as error:
             raise CheckpointError(
                 f"cannot save the checkpoint {final}: {error}. The previous checkpoint is unchanged: free some disk "
@@ -198,7 +282,7 @@ class Checkpoints:
         self._check_nothing_missing()
         return final
 
-    def _exchange(self, name: str) -> None:
+    def _swap_in(self, name: str) -> None:
         """Move the complete staged checkpoint to its destination."""
         final, staged, old = self.folder / name, self.folder / f".{name}.new", self.folder / f".{name}.old"
         remove(old)
@@ -227,7 +311,7 @@ class Checkpoints:
         """Finish or undo the interrupted save of one name, so that its newest complete checkpoint is in place."""
         final, staged, old = self.folder / name, self.folder / f".{name}.new", self.folder / f".{name}.old"
         if staged.exists() and find_damage(staged) is None:
-            self._exchange(name)
+            self._swap_in(name)
         elif old.exists() and not final.exists():
             old.rename(final)
         remove(staged)
@@ -277,16 +361,16 @@ class Checkpoints:
             detail = "\n".join(f"  - {problem}" for problem in problems)
             raise CheckpointError(
                 f"there is no complete checkpoint in {self.folder}:\n{detail}\n"
-                "start the run again with another name=, or restore the folder from a backup"
+                "start a new run with a different name, or restore the folder from a backup"
             )
         return max(checkpoints, key=lambda checkpoint: checkpoint.step, default=None), problems
 
 
 def explain_deletion(path: Path) -> str:
-    """Return the message for a file that was deleted during training."""
+    """Return the error message for a file that was deleted during training."""
     return (
         f"{path} was deleted during training, and without this file the run is useless: restore it from a backup and "
-        "continue with resume=true, or start the run again with another name="
+        "continue with resume=true, or start a new run with a different name"
     )
 
 

@@ -1,4 +1,4 @@
-"""A learner on several ranks: replicated (DistributedDataParallel) or, if it does not fit a device, sharded (FSDP2).
+"""A learner on several ranks: replicated (DistributedDataParallel), or sharded if it is too large for one GPU (FSDP2).
 
 Either way, every rank runs the same number of passes in a step, and after the last pass the gradients are the sums over
 all ranks. Both engines average, so each loss is multiplied by the number of ranks.
@@ -40,12 +40,12 @@ class Passes:
     ) -> tuple[dict[str, Loss], Any]:
         """Run a forward and backward pass over one micro-batch.
 
-        This is a separate function, so that after an error no reference keeps the tensors that filled the memory.
+        This is a separate function so that, after an out-of-memory error, no reference keeps the tensors alive.
 
         Args:
-            counts: counts of the losses over the whole step, by which their sums are divided.
+            counts: for each loss, its count over the whole step, by which its sum is divided.
             counted: False for a filler, whose losses do not count.
-            is_last: whether this is the rank's last pass of the step, after which the ranks exchange gradients.
+            is_last: whether this is the rank's last pass of the step, after which gradients are summed over the ranks.
 
         Returns:
             The losses and the next recurrent state, detached.
@@ -59,7 +59,7 @@ class Passes:
 
     @contextmanager
     def _module(self, is_last: bool) -> Iterator[nn.Module]:
-        """Yield the module to call; after the last pass of a step, it exchanges gradients between the ranks."""
+        """Yield the module to call; in the last pass of a step, it sums the gradients over the ranks."""
         if is_sharded(self.learner):
             self.learner.set_requires_gradient_sync(is_last)  # type: ignore[operator]
             self.learner.set_is_last_backward(is_last)  # type: ignore[operator]
@@ -70,7 +70,7 @@ class Passes:
         if not any(trained):
             yield self._forward
             return
-        if self._replica is None or trained != self._trained:  # unfreezing changes the gradients to exchange
+        if self._replica is None or trained != self._trained:  # layers were unfrozen
             self._trained, self._replica = trained, _replicate(self._forward)
         with nullcontext() if is_last else self._replica.no_sync():
             yield self._replica
@@ -131,12 +131,12 @@ def shard(learner: Learner, device: torch.device) -> None:
 
 
 def is_sharded(sharded: nn.Module | Tensor) -> bool:
-    """Whether each rank has only a part of a tensor, or of each parameter of a learner (see ``shard``)."""
+    """Whether each rank holds only a shard of a tensor, or of each parameter of a learner (see ``shard``)."""
     return hasattr(sharded, "full_tensor" if isinstance(sharded, Tensor) else "set_requires_gradient_sync")
 
 
 def own_part(tensor: Tensor) -> Tensor:
-    """Return this rank's part of a tensor, which shares its memory; the whole tensor if it is not sharded."""
+    """Return this rank's shard of a tensor, sharing its memory; the whole tensor if it is not sharded."""
     return tensor.to_local() if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
 
 

@@ -1,4 +1,4 @@
-"""Losses on held-out batches. They do not depend on how the examples are batched."""
+"""Losses on held-out data, which do not depend on how the examples are batched."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from typing_extensions import override
 
 from lmtransfer.errors import TrainingError
 from lmtransfer.training import process_group
+from lmtransfer.training.checkpoints import TrainState
 from lmtransfer.training.data_parallel import is_sharded
 from lmtransfer.training.learner import Learner
 from lmtransfer.training.precision import Precision
 from lmtransfer.training.signals import StopDuringEvaluation, agreed_stop
-from lmtransfer.training.state import TrainState
 
 
 def _in_step(batches: Iterable[Any], *, repeats: bool) -> Iterator[tuple[Any, bool]]:
-    """Yield the batches and whether they count, in step with the other ranks, which may have more or fewer.
+    """Yield each batch and whether it counts, in lockstep with the other ranks, which may have more or fewer batches.
 
     Args:
-        repeats: whether a rank repeats a batch while others have more, as a sharded learner needs.
+        repeats: whether a rank that has no batches left repeats one until all ranks are done; a sharded learner needs
+            this.
 
     Raises:
         StopDuringEvaluation: any rank received SIGTERM or Ctrl-C.
@@ -52,8 +53,8 @@ def evaluate_losses(
 ) -> dict[str, float]:
     """Compute the mean of each named loss over all ``batches``, and their weighted total as ``loss``.
 
-    It runs in evaluation mode (restoring the mode afterwards), without gradients, and with a separate recurrent state
-    that starts empty. Under ``torchrun``, each rank passes its own share of the batches.
+    The learner runs in evaluation mode, without gradients, and with a separate recurrent state that starts empty; its
+    mode is restored afterwards. Under ``torchrun``, each rank passes its own share of the batches.
 
     Raises:
         StopDuringEvaluation: SIGTERM or Ctrl-C was received.
@@ -101,7 +102,7 @@ class ModelSelection:
         """Record an evaluation in ``state``; return whether it is the best so far (False if not finite)."""
         if self.metric not in metrics:
             raise TrainingError(
-                f"the metric {self.metric!r} must choose the best checkpoint, but the evaluation has only "
+                f"the best checkpoint is chosen by the metric {self.metric!r}, but the evaluation has only "
                 f"{', '.join(sorted(metrics))}"
             )
         value, best = metrics[self.metric], state.best
@@ -120,8 +121,8 @@ class ModelSelection:
 class SelectionWithTies(ModelSelection):
     """Chooses, among evaluations with the same value of the main metric, the one with the lowest ``loss``.
 
-    Without this rule, the earliest would be chosen: with a hundred held-out labels, often a model that has learned
-    almost nothing yet.
+    Without this rule, the earliest would win. With only a hundred held-out examples, ties are common, and the earliest
+    is often a model that has learned almost nothing yet.
     """
 
     @override

@@ -1,4 +1,4 @@
-"""The hardware settings: device, number format, threads, compilation and memory use."""
+"""The hardware settings: device, precision, threads, compilation and memory use."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from lmtransfer.errors import ConfigError
 from lmtransfer.system import ranks
 from lmtransfer.system.cores import usable_cores
 from lmtransfer.training import process_group
-from lmtransfer.training.precision import Format, Precision, fastest_format
+from lmtransfer.training.precision import Precision, PrecisionChoice, fastest_precision
 
 #: The GPU of this process and the lock file that claims it, by the names of the GPUs it was selected from.
 _held: dict[tuple[str, ...], tuple[int, IO[str]]] = {}
@@ -41,7 +41,7 @@ _HIGHEST = re.compile(r"^VmHWM:\s+(\d+) kB$", re.MULTILINE)
 
 
 def claim_gpu(names: Sequence[str], *, folder: Path | None = None) -> int:
-    """Return a GPU that the fewest processes of this user have claimed; the claim ends with this process."""
+    """Claim the GPU with the fewest claims by this user's processes until this process ends, and return its index."""
     if tuple(names) in _held:
         return _held[tuple(names)][0]
     folder = folder or Path(tempfile.gettempdir()) / f"lmtransfer-gpus-{os.getuid()}"
@@ -64,10 +64,11 @@ def claim_gpu(names: Sequence[str], *, folder: Path | None = None) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """The choices of ``setup``.
+    """The hardware and how to use it, as chosen by ``setup``.
 
     Attributes:
-        residual: number format of the residual streams in training, see ``layers.residual``.
+        reason: why this precision was chosen.
+        residual: dtype of the residual streams in training; see ``layers.residual``.
         residual_set: whether ``residual`` was set explicitly, so that a model without a residual stream is an error.
         uncompiled: why blocks are not compiled on a GPU that might support it; empty if there is no reason.
     """
@@ -87,13 +88,13 @@ class Hardware:
     def __str__(self) -> str:
         threads = f"{self.threads} thread{'s' if self.threads > 1 else ''}"
         name = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else threads
-        number_format = f"{self.precision.name} ({self.reason})"
+        precision = f"{self.precision.name} ({self.reason})"
         compiled = ", compiled" if self.compile else f", not compiled: {self.uncompiled}" if self.uncompiled else ""
         workers = f", {self.num_workers} worker{'s' if self.num_workers > 1 else ''}" if self.num_workers else ""
         recomputed = ", layers recomputed in the backward pass" if self.activation_checkpointing else ""
         residual = "" if self.residual == torch.float32 else ", residual stream in bfloat16"
         sharded = ", weights sharded over the ranks" if self.shard else ""
-        return f"{self.device} ({name}), {number_format}{residual}{compiled}{recomputed}{sharded}{workers}"
+        return f"{self.device} ({name}), {precision}{residual}{compiled}{recomputed}{sharded}{workers}"
 
 
 def setup(
@@ -112,19 +113,19 @@ def setup(
     """Resolve the ``hardware`` settings and apply the global ones (threads, allocator, current GPU).
 
     Args:
-        residual: number format of the residual streams in training; ``auto`` selects bfloat16 on a GPU with the
-            precision bf16, which bfloat16 requires.
+        residual: dtype of the residual streams in training; bfloat16 requires the precision bf16, and ``auto`` selects
+            bfloat16 if a GPU has that precision.
         keep_memory: on a CPU, keep large blocks for reuse (see ``tune_allocator``).
         keep_threads: leave PyTorch's number of threads unchanged, for a caller that has set it.
     """
     selected = _device(device)
-    number_format = fastest_format(selected) if precision == "auto" else Format(precision, "as set")
-    if number_format.name == "fp16" and selected.type == "cpu":
+    chosen = fastest_precision(selected) if precision == "auto" else PrecisionChoice(precision, "as set")
+    if chosen.name == "fp16" and selected.type == "cpu":
         raise ConfigError("hardware.precision=fp16 is for GPUs only: use bf16, fp32 or auto on the CPU")
-    if residual == "bfloat16" and number_format.name != "bf16":
+    if residual == "bfloat16" and chosen.name != "bf16":
         raise ConfigError(
-            f"hardware.residual=bfloat16 needs hardware.precision=bf16, but the precision is {number_format.name} "
-            f"({number_format.reason}): use hardware.residual=float32"
+            f"hardware.residual=bfloat16 needs hardware.precision=bf16, but the precision is {chosen.name} "
+            f"({chosen.reason}): use hardware.residual=float32"
         )
     if not keep_threads:
         torch.set_num_threads(threads or default_threads())
@@ -137,13 +138,11 @@ def setup(
         raise ConfigError(f"hardware.compile=true is not possible here: {missing}; use auto or false")
     if selected.type == "cuda":
         _activate_newer_flash_attention(selected)
-    in_bf16 = residual == "bfloat16" or (
-        residual == "auto" and selected.type == "cuda" and number_format.name == "bf16"
-    )
+    in_bf16 = residual == "bfloat16" or (residual == "auto" and selected.type == "cuda" and chosen.name == "bf16")
     return Hardware(
         device=selected,
-        precision=Precision(name=number_format.name, device=selected),
-        reason=number_format.reason,
+        precision=Precision(name=chosen.name, device=selected),
+        reason=chosen.reason,
         threads=torch.get_num_threads(),
         compile=selected.type == "cuda" and not missing if compile == "auto" else compile,
         activation_checkpointing=activation_checkpointing,
@@ -178,8 +177,8 @@ def default_threads() -> int:
 def useful_workers(device: torch.device) -> int:
     """Return the default number of processes that build batches for each rank.
 
-    On CUDA, it is at most 4, and one fewer than the rank's cores, because the rank's own process needs one. Elsewhere
-    it is 0: a CPU that computes the step has no core to spare.
+    On CUDA, this is one fewer than the rank's cores, because the rank's own process needs one, and at most 4. Elsewhere
+    it is 0, because a CPU that computes the step has no core to spare.
     """
     if device.type != "cuda":
         return 0
@@ -187,7 +186,7 @@ def useful_workers(device: torch.device) -> int:
 
 
 def missing_to_compile(device: torch.device) -> str:
-    """Describe what is missing to compile code for a GPU; empty if nothing is missing.
+    """Return the reason why code cannot be compiled for a GPU; empty if it can.
 
     The code is written in Triton, which compiles a small C program to launch each kernel.
     """
@@ -231,7 +230,7 @@ def _device(name: str) -> torch.device:
 
 
 def _own_gpu() -> int:
-    """Return the GPU of this process: its rank's under ``torchrun``, otherwise one that the fewest processes use."""
+    """Return the GPU of this process: by rank under ``torchrun``, otherwise one that the fewest processes use."""
     count = torch.cuda.device_count()
     if ranks.local_world_size() > 1 or process_group.world_size() > 1 or count <= 1:
         return ranks.local_rank()
@@ -240,7 +239,7 @@ def _own_gpu() -> int:
 
 
 def _check_one_each() -> None:
-    """Check that there is a GPU for each process on this machine; every process gets the same result."""
+    """Check that this machine has a GPU for each of its processes; every process gets the same result."""
     processes, count = ranks.local_world_size(), torch.cuda.device_count()
     if processes > count:
         raise ConfigError(
@@ -252,8 +251,8 @@ def _check_one_each() -> None:
 def tune_allocator() -> bool:
     """Make glibc keep large blocks for reuse instead of returning them to the system after every use.
 
-    Otherwise a returned block must be mapped again, with a page fault for each of its pages, which takes 10 to 20 % of
-    the training step of a small encoder on a CPU. The disadvantage is that the process never returns this memory.
+    Otherwise, each block is mapped again at its next use, with a page fault per page, which takes 10 to 20 % of the
+    training step of a small encoder on a CPU. The disadvantage is that the process never returns this memory.
     """
     if platform.libc_ver()[0] != "glibc":
         return False
@@ -263,8 +262,8 @@ def tune_allocator() -> bool:
     return bool(mallopt(_M_MMAP_THRESHOLD, 1 << 30)) and bool(mallopt(_M_TRIM_THRESHOLD, -1))
 
 
-def forget_peak(device: torch.device) -> None:
-    """Restart the measurement, so that earlier work of this process does not count; not supported on macOS."""
+def reset_peak_memory(device: torch.device) -> None:
+    """Reset the peak that ``peak_memory`` returns, so that earlier work does not count; no effect on macOS."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
         return
@@ -273,7 +272,7 @@ def forget_peak(device: torch.device) -> None:
 
 
 def peak_memory(device: torch.device) -> int:
-    """Return the peak memory use since ``forget_peak``, in bytes."""
+    """Return the peak memory use since ``reset_peak_memory``, in bytes."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     with suppress(OSError):

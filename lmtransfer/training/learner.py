@@ -18,7 +18,7 @@ class Loss:
         sum: the sum over the counted items, a scalar tensor with gradient.
         count: number of items in the sum (masked tokens, pairs, examples), or their total weight, known before the
             forward pass. For a metric, it may be a scalar tensor that the pass computes; ``counts`` then omits it.
-        weight: its factor in the total; 0 for a metric, which is logged but not trained on.
+        weight: factor of the loss in the total; 0 for a metric, which is logged but not trained on.
     """
 
     sum: Tensor
@@ -30,7 +30,7 @@ class Batch(Protocol):
     """One micro-batch."""
 
     num_tokens: int  #: real tokens, for throughput and budgets
-    keys: Sequence[str]  #: its rows or examples, for error messages
+    keys: Sequence[str]  #: names of the rows or examples, for error messages
 
     def to(self, device: torch.device | str) -> Batch:
         """Return the same batch on ``device``."""
@@ -41,7 +41,7 @@ class Learner(nn.Module):
     """An objective or a task over an encoder."""
 
     def counts(self, batch: Any) -> Mapping[str, float]:
-        """Return the counts of the losses of ``batch``, by name, before the forward pass."""
+        """Return the count of each loss on ``batch`` by name, which is known before the forward pass."""
         raise NotImplementedError
 
     def losses(self, batch: Any, recurrent_state: Any = None) -> tuple[dict[str, Loss], Any]:
@@ -60,7 +60,7 @@ class Learner(nn.Module):
         """
 
     def parts(self) -> Mapping[str, nn.Module]:
-        """Return the saved parts by file name: ``model``, which other commands read, and parts only for training."""
+        """Return the modules to save by file name: ``model``, for all commands, and others, for training only."""
         return {"model": self}
 
 
@@ -75,7 +75,7 @@ class HasBlocks(Protocol):
 
 @runtime_checkable
 class GivesEmbeddings(Protocol):
-    """A network in place of an embedding table (ELMo's character CNN), as the optimizers see it."""
+    """A network that replaces an embedding table (ELMo's character CNN), as the optimizers see it."""
 
     gives_embeddings: bool  #: whether its parameters have the kind ``embedding``
 
@@ -93,8 +93,8 @@ class Step:
 
     Attributes:
         epoch: number of epochs seen after this step, as a fraction.
-        first_micro_batch: number of the first micro-batch, counted over the whole run and all ranks.
-        other_keys: names of the last micro-batches if they come from another stream, which does not number them.
+        first_micro_batch: index of the first micro-batch, counted over the whole run and all ranks.
+        other_keys: keys of the last micro-batches if they come from another stream, which does not index them.
         fillers: positions of micro-batches that repeat rows of the step and do not count; a rank gets them if the step
             has too few rows, because all ranks run the same number of passes.
     """
@@ -107,7 +107,7 @@ class Step:
     fillers: Collection[int] = ()
 
     def key(self, place: int) -> tuple[str | int, ...]:
-        """Return the name of the micro-batch at ``place``, unique over the run and all ranks (it seeds dropout)."""
+        """Return the key of the micro-batch at ``place``, unique over the run and all ranks (it seeds dropout)."""
         own = len(self.micro_batches) - len(self.other_keys)
         return (self.first_micro_batch + place,) if place < own else self.other_keys[place - own]
 
@@ -121,7 +121,7 @@ class BatchStream(Protocol):
         ...
 
     def steps(self, start: int = 0) -> Iterator[Step]:
-        """Yield steps from number ``start`` on; the stream's workers prefetch them."""
+        """Yield the steps from index ``start`` on; the stream's workers prefetch them."""
         ...
 
     def set_micro_batch_tokens(self, tokens: int) -> None:

@@ -15,16 +15,15 @@ from lmtransfer.training import process_group
 from lmtransfer.training.averaging import Average
 from lmtransfer.training.budget import Budget
 from lmtransfer.training.callbacks import Callback, NonFiniteGuard
-from lmtransfer.training.checkpoints import Checkpoints
+from lmtransfer.training.checkpoints import Checkpoints, TrainState
 from lmtransfer.training.evaluation import Validation
 from lmtransfer.training.learner import BatchStream, Learner
-from lmtransfer.training.optim.optimizer import Optimizer
+from lmtransfer.training.optim.optimizers import Optimizer
 from lmtransfer.training.optim.schedules import Factor
 from lmtransfer.training.precision import Precision
 from lmtransfer.training.progress import ProgressLine
-from lmtransfer.training.saving import CheckpointSaver
+from lmtransfer.training.save_and_resume import CheckpointSaver
 from lmtransfer.training.signals import StopDuringEvaluation, agreed_stop, first_stop, requested_stop, stop_on_signals
-from lmtransfer.training.state import TrainState
 from lmtransfer.training.trackers.base import Tracker
 from lmtransfer.training.update import OutOfDeviceMemory, PendingStep, StepSource, Updater
 
@@ -36,7 +35,7 @@ class TrainerConfig:
     Attributes:
         until: share of the budget at which training ends; less than 1 if another training run continues from there.
         save_every: steps between saves of ``last``, which is also saved at the end and on interruption.
-        save_at: token counts, ascending, at which the model is kept as a revision.
+        save_at: token counts, ascending, at which the model is saved as a revision.
     """
 
     budget: Budget
@@ -109,14 +108,14 @@ class Trainer:
             checkpoints=checkpoints,
             save_at=config.save_at,
         )
-        self._started_at = 0.0  # start time, corrected as if there had been no interruptions
+        self._started_at = 0.0  # start time, shifted so that interruptions do not count
         self._unread: list[_Unread] = []
         self._unlogged_tokens, self._unlogged_seconds = 0, 0.0
 
     def resume(self) -> None:
         """Resume from the newest complete checkpoint, or start afresh if there is none.
 
-        Log records and revisions that are later than the checkpoint are removed, because training produces them again.
+        Log records and revisions from after the checkpoint are removed, because training will produce them again.
         """
         notes = self.saver.restore()
         if self.state.finished == "budget" and self._fraction() < self.config.until:
@@ -186,7 +185,7 @@ class Trainer:
         )
 
     def _step(self, source: StepSource) -> str | None:
-        """Take one optimizer step, which the device may finish later; return a signal that asked any rank to stop."""
+        """Launch one optimizer step; return the name of a signal that asked any rank to stop, or None."""
         start_time, state = self.clock(), self.state
         fraction = self._fraction()
         self.learner.on_progress(fraction)
@@ -241,7 +240,7 @@ class Trainer:
         )
 
     def _read(self) -> None:
-        """Read the numbers of all pending steps and pass them to the callbacks."""
+        """Read the results of all pending steps and pass them to the callbacks."""
         start_time = self.clock() if self.updater.asynchronous else 0.0
         unread, self._unread = self._unread, []
         for step, outcome in zip(unread, self.updater.read([step.pending for step in unread]), strict=True):
@@ -263,7 +262,7 @@ class Trainer:
             self._unlogged_seconds += self.clock() - start_time
 
     def _evaluate(self) -> bool:
-        """Evaluate, and return whether the result is the best so far; resuming repeats an interrupted evaluation."""
+        """Evaluate and return whether the result is the best so far; resuming repeats an interrupted evaluation."""
         assert self.validation is not None
         try:
             with nullcontext() if self.average is None else self.average.swap_in():

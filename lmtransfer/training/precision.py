@@ -1,7 +1,7 @@
-"""Number formats: bfloat16 autocast if the hardware supports it, float16 with a loss scale on older GPUs, or float32.
+"""Precision: bfloat16 autocast if the hardware supports it, float16 with a loss scale on older GPUs, or float32.
 
-A CPU that only emulates a format is at least four times slower than with float32. The format is therefore chosen once,
-from the capabilities of the hardware, and then used for autocast, Newton-Schulz, frozen features and evaluation.
+A CPU that only emulates bfloat16 is at least four times slower than with float32. The precision is therefore chosen
+once, from the capabilities of the hardware, and then used for autocast, Newton-Schulz, frozen features and evaluation.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PrecisionName = Literal["bf16", "fp16", "fp32"]
 
 
 class Precision:
-    """The number format of matrix products; weights, gradients and optimizer state keep their own formats."""
+    """The precision of matrix products; weights, gradients and optimizer state keep their own dtypes."""
 
     def __init__(
         self, *, name: PrecisionName = "fp32", device: torch.device | str = "cpu", init_scale: float = 2.0**16
@@ -37,11 +37,11 @@ class Precision:
 
     @property
     def optimizer_dtype(self) -> torch.dtype:
-        """The format of matrix products in an optimizer: bfloat16, or float32 on a GPU that would emulate it.
+        """The dtype of matrix products in an optimizer: bfloat16, or float32 on a GPU that would emulate bfloat16.
 
-        With fp16, it is float32, because the range of float16 is too small.
+        With fp16, the dtype is float32, because the range of float16 is too small.
         """
-        emulated = self.device.type == "cuda" and fastest_format(self.device).name != "bf16"
+        emulated = self.device.type == "cuda" and fastest_precision(self.device).name != "bf16"
         return torch.float32 if self.dtype is torch.float16 or emulated else self.dtype
 
     @property
@@ -84,8 +84,8 @@ class LossScale:
 
 
 @dataclass(frozen=True, slots=True)
-class Format:
-    """A number format, and the reason for it."""
+class PrecisionChoice:
+    """A precision, and the reason for it."""
 
     name: PrecisionName
     reason: str
@@ -94,8 +94,8 @@ class Format:
 #: CPU flags with which Linux reports that the hardware multiplies bfloat16, on x86 and ARM.
 CPU_BF16 = {"amx_bf16": "AMX", "avx512_bf16": "AVX512-BF16", "bf16": "ARM's bfloat16 instructions"}
 
-#: Formats by minimum CUDA compute capability. GPUs below 7.0 have no tensor cores; most multiply float16 slowly.
-CUDA_FORMATS: tuple[tuple[tuple[int, int], PrecisionName, str], ...] = (
+#: Precisions by minimum CUDA compute capability. GPUs below 7.0 have no tensor cores; most multiply float16 slowly.
+CUDA_PRECISIONS: tuple[tuple[tuple[int, int], PrecisionName, str], ...] = (
     ((8, 0), "bf16", "tensor cores for bfloat16"),
     ((7, 0), "fp16", "tensor cores for float16 only"),
     ((0, 0), "fp32", "no tensor cores"),
@@ -107,28 +107,30 @@ _CEILINGS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
 _WITHOUT_BF16 = {"SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX2_VNNI_2", "AVX512_CORE", "AVX512_CORE_VNNI"}
 
 
-def fastest_format(device: torch.device) -> Format:
-    """Return a device's fastest number format and the reason."""
+def fastest_precision(device: torch.device) -> PrecisionChoice:
+    """Return a device's fastest precision and the reason."""
     if device.type == "cuda":
-        return cuda_format(torch.cuda.get_device_capability(device))
+        return cuda_precision(torch.cuda.get_device_capability(device))
     if device.type == "cpu":
-        return cpu_format(cpu_flags(), os.environ)
-    return Format("fp32", f"the only format used on {device.type}")
+        return cpu_precision(cpu_flags(), os.environ)
+    return PrecisionChoice("fp32", f"the only precision used on {device.type}")
 
 
-def cuda_format(capability: tuple[int, int]) -> Format:
-    """Return a GPU's format, by its compute capability."""
-    name, reason = next((name, reason) for least, name, reason in CUDA_FORMATS if capability >= least)
-    return Format(name, reason)
+def cuda_precision(capability: tuple[int, int]) -> PrecisionChoice:
+    """Return the precision for a GPU with this compute capability."""
+    name, reason = next((name, reason) for least, name, reason in CUDA_PRECISIONS if capability >= least)
+    return PrecisionChoice(name, reason)
 
 
-def cpu_format(flags: frozenset[str], environment: Mapping[str, str]) -> Format:
-    """Return a CPU's format, given its features as Linux names them; float32 if they are unknown."""
+def cpu_precision(flags: frozenset[str], environment: Mapping[str, str]) -> PrecisionChoice:
+    """Return the precision for a CPU, given its features as Linux names them; float32 if they are unknown."""
     ceiling = next((environment[name].upper() for name in _CEILINGS if environment.get(name)), None)
     if ceiling in _WITHOUT_BF16:
-        return Format("fp32", f"an environment variable limits the CPU to {ceiling}, without bfloat16")
+        return PrecisionChoice("fp32", f"an environment variable limits the CPU to {ceiling}, without bfloat16")
     hardware_name = next((name for flag, name in CPU_BF16.items() if flag in flags), None)
-    return Format("bf16", hardware_name) if hardware_name else Format("fp32", "this CPU would only emulate bfloat16")
+    if hardware_name is None:
+        return PrecisionChoice("fp32", "this CPU would only emulate bfloat16")
+    return PrecisionChoice("bf16", hardware_name)
 
 
 def cpu_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:

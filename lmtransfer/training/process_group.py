@@ -1,10 +1,10 @@
-"""The processes that ``torchrun`` starts, one per device. Here they join, exchange values and wait for each other.
+"""The processes that ``torchrun`` starts, one per device: how they join, communicate and wait for each other.
 
-Several processes give exactly the same training result as a single process.
+Several processes train on the same rows, in the same order, as a single process.
 
-PyTorch's engines exchange the gradients (``data_parallel``). Small values travel between host memories with gloo, so
-that no device waits. A step has two such exchanges: the counts by which the passes divide their losses; and, at the
-end, the time and the requests to stop. A third exchange, of the losses, takes place when they are read.
+PyTorch's engines reduce the gradients (``data_parallel``). Small values travel between host memories with gloo, so that
+no device waits. Each step gathers values twice: first the counts by which the losses are divided; at the end, the time
+and any requests to stop. The losses are gathered when they are read.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from lmtransfer.errors import Interrupted, MachineError
 from lmtransfer.system import ranks
 
-#: Size in bytes of a message between hosts, and of the number at its start that gives the length of its content.
+#: Size in bytes of a message between hosts, and of the length field at its start.
 _MESSAGE, _HEADER = 4096, 8
 
 
@@ -32,7 +32,7 @@ def world_size() -> int:
 
 
 def rank() -> int:
-    """Return the number of this process, from 0."""
+    """Return the rank of this process; 0 without ``torchrun``."""
     return dist.get_rank() if dist.is_initialized() else 0
 
 
@@ -70,14 +70,14 @@ def join() -> Iterator[None]:
 
 
 def _leave() -> None:
-    """Free all finished exchanges, then wait for the others: freeing an exchange after its group aborts the process."""
+    """Free all finished collectives, then wait for the other ranks: freeing one after its group aborts the process."""
     gc.collect()
     barrier()
 
 
 @contextmanager
 def explain_lost_ranks() -> Iterator[None]:
-    """Explain errors in an exchange if the other ranks have ended."""
+    """Replace communication errors inside the block by a message that another process has ended."""
     try:
         yield
     except torch.OutOfMemoryError:
@@ -86,7 +86,7 @@ def explain_lost_ranks() -> Iterator[None]:
         raise MachineError(
             f"rank {rank()} stops, because another process of this run has ended or cannot be reached: see the message "
             "of that process, or the root cause that torchrun reports. Continue a training run from its last "
-            f"checkpoint with resume=true. The exchange failed with: {error}"
+            f"checkpoint with resume=true. Communication failed with: {error}"
         ) from error
 
 
@@ -96,7 +96,7 @@ def lost_another_rank(error: RuntimeError) -> bool:
 
 
 def barrier() -> None:
-    """Wait for all ranks, with an exchange between hosts, which works on every backend."""
+    """Wait for all ranks, with a collective between hosts, which works on every backend."""
     if world_size() > 1:
         with explain_lost_ranks():
             dist.all_reduce(torch.zeros(1))
@@ -105,7 +105,7 @@ def barrier() -> None:
 def gather(value: Any) -> list[Any]:
     """Return the ``value`` of every rank, in rank order, for Python objects and tensors on the host.
 
-    Messages have a fixed size: objects of up to 4 KiB take one exchange, and larger objects take a second one.
+    Messages have a fixed size: objects of up to 4 KiB take one collective, and larger objects take two.
     """
     if world_size() == 1:
         return [value]
@@ -128,7 +128,7 @@ def _gather_bytes(content: bytes, *, size: int) -> list[bytes]:
 
 
 def sum_over_ranks(values: dict[str, float]) -> dict[str, float]:
-    """Sum numbers by name, in rank order, so that all ranks get equal sums; a name missing on a rank counts as 0."""
+    """Sum numbers by name, in rank order, so that all ranks get the same sums; a name missing on a rank counts as 0."""
     total: dict[str, float] = {}
     for part in gather(values):
         for name, value in part.items():
@@ -181,7 +181,7 @@ def union(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         return tensors
     descriptions = gather({name: (tuple(t.shape), t.dtype, t.device.type) for name, t in tensors.items()})
     for name in sorted(set().union(*descriptions)):
-        holders = [number for number, names in enumerate(descriptions) if name in names]
+        holders = [index for index, names in enumerate(descriptions) if name in names]
         if len(holders) < world_size():
             shape, dtype, device = descriptions[holders[0]][name]
             tensor = tensors.get(name, torch.empty(shape, dtype=dtype, device=device))
@@ -193,7 +193,7 @@ def union(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def share_weights(module: nn.Module) -> None:
-    """Copy rank 0's weights and buffers to every rank: with other libraries, equal seeds can give other weights."""
+    """Copy rank 0's weights and buffers to every rank: other library versions may initialize them differently."""
     if world_size() == 1:
         return
     for tensor in [*module.parameters(), *module.buffers()]:

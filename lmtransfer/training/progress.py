@@ -1,4 +1,4 @@
-"""A single line of training progress, live on a terminal, or every few seconds if the output is a file."""
+"""A single line of training progress, live on a terminal, or printed every few seconds if the output is a file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ProgressLine:
     """A line on rank 0 with step, share of the budget, losses, learning rate, real tokens/s, memory and remaining time.
 
     Args:
-        flops_per_token: training FLOP per token, used to show the share of a GPU's peak (MFU); None hides it.
+        flops_per_token: training FLOP per token, used to show model FLOPs utilization (MFU); None hides it.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class ProgressLine:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Leave the line in its last state on the screen."""
+        """Stop the live line, which stays on the screen."""
         if self.live is not None:
             self.live.stop()
             self.live = None
@@ -98,7 +98,7 @@ class ProgressLine:
 def _named(record: Mapping[str, Any], prefix: str, *, total: float | None) -> list[str]:
     """Format the numbers under a prefix; their total comes first, unless it equals one of them."""
     numbers = {key.removeprefix(prefix): value for key, value in record.items() if key.startswith(prefix)}
-    numbers = {name: value for name, value in numbers.items() if "/" not in name}  # not those on parts of the text
+    numbers = {name: value for name, value in numbers.items() if "/" not in name}  # losses on parts of the text
     total = numbers.pop("loss", total)
     if total is not None and total not in numbers.values():
         numbers = {"loss": total, **numbers}

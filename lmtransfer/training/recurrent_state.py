@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
 from lmtransfer.errors import TrainingError
-
-
-def map_tensors(recurrent_state: Any, function: Callable[[Tensor], Tensor]) -> Any:
-    """Apply ``function`` to each tensor of a nested structure; other values are kept unchanged."""
-    if isinstance(recurrent_state, Tensor):
-        return function(recurrent_state)
-    if isinstance(recurrent_state, tuple | list):
-        return type(recurrent_state)(map_tensors(item, function) for item in recurrent_state)
-    if isinstance(recurrent_state, dict):
-        return {key: map_tensors(item, function) for key, item in recurrent_state.items()}
-    return recurrent_state
 
 
 def choose(old: Tensor, before: Any, after: Any) -> Any:
@@ -42,7 +32,7 @@ def choose(old: Tensor, before: Any, after: Any) -> Any:
 def redistribute(recurrent_states: Mapping[int, Any], sizes: Sequence[int]) -> dict[int, Any]:
     """Redistribute the recurrent states of a step's micro-batches over another split of the same rows.
 
-    The first dimension of each tensor is the sequences.
+    The first dimension of each tensor indexes sequences.
     """
     places = sorted(recurrent_states)
     rows = [_num_rows(recurrent_states[place]) for place in places]
@@ -74,7 +64,7 @@ def _num_rows(recurrent_state: Any) -> int | None:
 
 def detach(recurrent_state: Any) -> Any:
     """Return the same values, detached, so that no gradient flows into an earlier step."""
-    return map_tensors(recurrent_state, Tensor.detach)
+    return tree_map_only(Tensor, Tensor.detach, recurrent_state)
 
 
 def flatten(recurrent_state: Any, prefix: str = "carry") -> tuple[dict[str, Tensor], Any]:

@@ -22,7 +22,7 @@ _requested: signal.Signals | None = None
 
 
 class StopDuringEvaluation(Exception):
-    """A stop was requested during an evaluation: the loop saves, and repeats the evaluation when the run is resumed."""
+    """A stop was requested during an evaluation; the loop saves, and a resumed run repeats the evaluation."""
 
 
 def requested_stop() -> str | None:
@@ -36,7 +36,7 @@ def agreed_stop() -> str | None:
 
 
 def first_stop(of_ranks: Iterable[str | None]) -> str | None:
-    """Return the first name among the ranks' results of ``stop_requested``, or None."""
+    """Return the first name among the ranks' results of ``requested_stop``, or None."""
     return next((name for name in of_ranks if name), None)
 
 

@@ -1,6 +1,6 @@
 """An optimizer step: forward and backward passes over all micro-batches, then an update with the mean gradient.
 
-On a GPU the host launches a step and continues; the device itself decides whether the weights change. The numbers of a
+On a GPU, the host launches a step and continues; the device itself decides whether the weights change. The results of a
 step stay on the device until the host reads them together with those of other steps.
 """
 
@@ -19,13 +19,13 @@ from lmtransfer.randomness import derive_seed
 from lmtransfer.training import process_group
 from lmtransfer.training.data_parallel import Passes, gradient_norm, own_part
 from lmtransfer.training.learner import BatchStream, Learner, Loss, Step
-from lmtransfer.training.optim.optimizer import Optimizer
+from lmtransfer.training.optim.optimizers import Optimizer
 from lmtransfer.training.precision import Precision
 from lmtransfer.training.recurrent_state import choose, redistribute
 
-#: Key of the token count, next to the names of the losses, while counts are summed over ranks.
+#: Key of the token count among the counts of the losses, which are summed over ranks together.
 _TOKENS = "real tokens of the step"
-#: Error texts of CUDA libraries that run out of memory, for which PyTorch raises a plain ``RuntimeError``.
+#: Messages of CUDA libraries that run out of memory, for which PyTorch raises a plain ``RuntimeError``.
 _NO_MEMORY = (
     "CUBLAS_STATUS_ALLOC_FAILED",
     "CUDNN_STATUS_ALLOC_FAILED",
@@ -36,7 +36,7 @@ _ADVICE = "lower train.micro_batch_tokens or objective.max_length, or use a smal
 
 
 class OutOfDeviceMemory(Exception):
-    """A micro-batch did not fit on the device; weights and recurrent states have not changed."""
+    """A micro-batch did not fit in the device's memory; weights and recurrent states have not changed."""
 
     def __init__(self, largest: int) -> None:
         self.largest = largest
@@ -45,7 +45,7 @@ class OutOfDeviceMemory(Exception):
 
 @dataclass(frozen=True, slots=True)
 class PassResults:
-    """The results of the passes of one step, except the gradients."""
+    """The results of one step's forward and backward passes, except the gradients."""
 
     counts: dict[str, float]
     tokens: int
@@ -56,12 +56,12 @@ class PassResults:
 def accumulate(
     passes: Passes, step: Step, *, recurrent_states: dict[int, Any], seed: int, device: torch.device | str
 ) -> PassResults:
-    """Run a forward and backward pass over every micro-batch; the resulting gradients are those of all ranks.
+    """Run a forward and backward pass over every micro-batch; the resulting gradients are sums over all ranks.
 
     Each loss is divided by its count over the whole step, which is known beforehand, so the gradients need no
     correction, even for unequal micro-batches. Without dropout, the gradients do not depend on how the rows are split
-    into micro-batches. Numbers from torch's generator (dropout masks and the classes of a sampled softmax) belong to
-    the micro-batch, so they change with the split. Other random numbers of an objective belong to its rows.
+    into micro-batches. Random numbers from torch's generator (dropout masks and the classes of a sampled softmax)
+    depend on the micro-batch, so they change with the split. An objective's other random numbers depend on the row.
 
     Raises:
         OutOfDeviceMemory: the device ran out of memory.
@@ -123,7 +123,7 @@ def _step_counts(learner: Learner, step: Step) -> dict[str, float]:
 
 
 class StepSource:
-    """Reads the steps of a stream; a step is a pure function of its number, so it can be split again without loss."""
+    """Reads the steps of a stream; a step is a pure function of its index, so it can be split again without loss."""
 
     def __init__(self, stream: BatchStream, *, start: int) -> None:
         self.stream = stream
@@ -168,7 +168,7 @@ class StepSource:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """The numbers of one step.
+    """The results of one step.
 
     Attributes:
         overflowed: whether the float16 gradients overflowed, in which case only the loss scale changed.
@@ -188,7 +188,7 @@ class StepResult:
 
 @dataclass(frozen=True, slots=True)
 class PendingStep:
-    """A step whose numbers the device may still be computing.
+    """A step whose results the device may still be computing.
 
     Attributes:
         counts: count of each loss over all micro-batches and ranks, if known before the passes.
@@ -230,7 +230,7 @@ class Updater:
         self.optimizer.multiply_in(self.precision.optimizer_dtype)
 
     def step(self, step: Step, *, factor: Callable[[int], float]) -> StepResult:
-        """Train on the data of one step and wait for its numbers."""
+        """Train on the data of one step and wait for its results."""
         return next(self.read([self.launch_step(step, factor=factor)]))
 
     def launch_step(self, step: Step, *, factor: Callable[[int], float]) -> PendingStep:
@@ -277,7 +277,7 @@ class Updater:
         )
 
     def _waits(self) -> bool:
-        """Whether the host decides about the update, and therefore waits for the device.
+        """Whether the host decides on the update, and therefore waits for the device.
 
         On a CPU, not waiting would gain nothing. In float16, the scale of the next loss depends on the gradients of
         this one.
@@ -309,7 +309,7 @@ class Updater:
         }
 
     def read(self, updates: Sequence[PendingStep]) -> Iterator[StepResult]:
-        """Yield the numbers of steps in order, as soon as the device has finished them; every rank must call this."""
+        """Yield the results of steps in order, once the device has finished them; every rank must call this."""
         of_ranks = process_group.gather(_of_this_rank(updates))
         for place, update in enumerate(updates):
             yield _result(update, [steps[place] for steps in of_ranks])
@@ -317,7 +317,7 @@ class Updater:
 
 @dataclass(frozen=True, slots=True)
 class _OfRank:
-    """One rank's numbers for a step."""
+    """One rank's results of a step."""
 
     losses: list[tuple[str, float, float, float | None]]
     norm: float
@@ -326,7 +326,7 @@ class _OfRank:
 
 
 def _of_this_rank(steps: Sequence[PendingStep]) -> list[_OfRank]:
-    """Return this rank's numbers, copied to the host in one transfer."""
+    """Return this rank's results, copied to the host in one transfer."""
     tensors = [_on_device(step) for step in steps]
     if not tensors:
         return []
@@ -335,7 +335,7 @@ def _of_this_rank(steps: Sequence[PendingStep]) -> list[_OfRank]:
 
 
 def _on_device(step: PendingStep) -> list[Tensor]:
-    """Return a step's numbers that are on the device: sums and counts of the losses, the skip flag, the norm."""
+    """Return the results of a step that are on the device: loss sums, loss counts, the skip flag and the norm."""
     losses = [loss for of_batch in step.losses for loss in of_batch.values()]
     counts = [loss.count for loss in losses if isinstance(loss.count, Tensor)]
     return [*(loss.sum for loss in losses), *counts, step.skipped, step.norm]

@@ -39,7 +39,7 @@ def num_bytes(module: nn.Module) -> int:
 
 
 def num_parameters(module: nn.Module) -> int:
-    """Return the number of entries in a module's parameters, each counted once; unsaved copies do not count."""
+    """Return a module's number of parameters, counting shared tensors once and unsaved copies not at all."""
     entries = {id(tensor): tensor for tensor in _entries(module).values()}
     return sum(tensor.numel() for tensor in entries.values() if isinstance(tensor, nn.Parameter))
 
@@ -57,16 +57,16 @@ def aliases(module: nn.Module) -> dict[str, str]:
 @torch.no_grad()
 def load_weights(module: nn.Module, saved: Mapping[str, Tensor], *, source: str = "the checkpoint") -> None:
     """Copy saved weights, under any of their names, into the module in place, so that tied tensors stay tied."""
-    for target, value in _fitting(module, saved, source):
+    for target, value in _match(module, saved, source):
         target.copy_(shard_like(target, value))
 
 
 def check_weights(module: nn.Module, saved: Mapping[str, Tensor], *, source: str = "the checkpoint") -> None:
-    """Check that saved weights fit a module; a module on the device ``meta`` needs no memory."""
-    _fitting(module, saved, source)
+    """Check that saved weights match a module, which may be on the ``meta`` device."""
+    _match(module, saved, source)
 
 
-def _fitting(module: nn.Module, saved: Mapping[str, Tensor], source: str) -> list[tuple[Tensor, Tensor]]:
+def _match(module: nn.Module, saved: Mapping[str, Tensor], source: str) -> list[tuple[Tensor, Tensor]]:
     """Pair each tensor of a module with its saved tensor."""
     names: dict[int, list[str]] = {}
     tensors: dict[int, Tensor] = {}
@@ -87,12 +87,14 @@ def _fitting(module: nn.Module, saved: Mapping[str, Tensor], source: str) -> lis
             pairs.append((tensors[key], saved[saved_names[0]]))
     problems.extend(f"{name} is not in the model" for name in saved if name not in used)
     if problems:
-        raise CheckpointError(list_problems(f"the weights of {source} do not fit the model:", problems))
+        raise CheckpointError(list_problems(f"the weights of {source} do not match the model:", problems))
     return pairs
 
 
 def read_weights(folder: Path, *, prefix: str = "") -> dict[str, Tensor]:
-    """Read the weights of a checkpoint whose names start with ``prefix``, under all their names, without the prefix.
+    """Read the weights of a checkpoint whose names start with ``prefix``, and remove the prefix.
+
+    A shared tensor appears under each of its names.
 
     Args:
         folder: folder of the checkpoint, such as ``<run>/checkpoints/best``; its hashes are verified.

@@ -23,8 +23,8 @@ from torch.nn import functional
 
 from lmtransfer.tasks.base import Task
 from lmtransfer.tasks.encoded import EncodedExamples
+from lmtransfer.tasks.heads import Targets
 from lmtransfer.tasks.source import TaskSource
-from lmtransfer.tasks.targets import Targets
 from lmtransfer.transfer.heads.base import Head
 from lmtransfer.transfer.learner import TaskLearner
 from lmtransfer.transfer.scoring import Outputs, evaluation_mode, score_outputs

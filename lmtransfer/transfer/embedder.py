@@ -16,7 +16,7 @@ import torch
 from torch.nn import functional
 
 from lmtransfer.config.component import build, resolve
-from lmtransfer.data.stream import evaluation_batches
+from lmtransfer.data.micro_batches import evaluation_batches
 from lmtransfer.errors import ConfigError
 from lmtransfer.interop.importing import attention_of
 from lmtransfer.interop.open_run import open_saved, run_folder, task_run_folders
@@ -26,8 +26,8 @@ from lmtransfer.objectives.base import Objective
 from lmtransfer.randomness import derive_seed
 from lmtransfer.runs.saved import SavedRun, new_encoder, read_encoder
 from lmtransfer.system.validation import Misfit, validate
+from lmtransfer.tasks.heads import LabelTargets
 from lmtransfer.tasks.source import TaskSource
-from lmtransfer.tasks.targets import LabelTargets
 from lmtransfer.tasks.text.example import TextExample, encode_texts
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.training.hardware import Hardware

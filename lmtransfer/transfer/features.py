@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lmtransfer.data.stream import evaluation_batches
+from lmtransfer.data.micro_batches import evaluation_batches
 from lmtransfer.system.machine import naming
 from lmtransfer.tasks.source import TaskSource
 from lmtransfer.transfer.learner import TaskLearner

@@ -11,7 +11,7 @@ from typing_extensions import override
 from lmtransfer.config.nearest import hint
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.base import Encoder
-from lmtransfer.models.layers.attention.layout import AttentionLayer
+from lmtransfer.models.layers.attention.self_attention import AttentionLayer
 from lmtransfer.models.layers.building_blocks import StackedLinear
 from lmtransfer.models.layers.lora import LoraLinear, LowRankUpdate, replace_layers
 from lmtransfer.models.layers.relative_attention import RelativeBiases

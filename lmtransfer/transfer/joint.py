@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from lmtransfer.config.plain import resolve_config
-from lmtransfer.data.stream import PlannedStream
+from lmtransfer.data.micro_batches import PlannedStream
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.base import Encoder
 from lmtransfer.objectives.batch import PretrainingBatch

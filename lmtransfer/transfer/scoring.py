@@ -14,15 +14,14 @@ import numpy as np
 import torch
 from torch import nn
 
-from lmtransfer.data.stream import evaluation_batches
+from lmtransfer.data.micro_batches import evaluation_batches
 from lmtransfer.errors import DataError
 from lmtransfer.runs.predictions import MOST_EXAMPLES, is_kept
 from lmtransfer.tasks.base import Task
 from lmtransfer.tasks.encoded import EncodedExamples
-from lmtransfer.tasks.heads import HeadSpec
+from lmtransfer.tasks.heads import HeadSpec, Targets
 from lmtransfer.tasks.metrics.scored_examples import ScoredExamples, scores_by_class, undefined_metrics
 from lmtransfer.tasks.source import TaskSource
-from lmtransfer.tasks.targets import Targets
 from lmtransfer.training import process_group
 from lmtransfer.transfer.learner import TaskLearner
 

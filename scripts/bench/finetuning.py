@@ -12,7 +12,7 @@ import numpy as np
 from lmtransfer.data.documents import Corpus
 from lmtransfer.data.files import find_file, read_lines
 from lmtransfer.tasks.encoded import EncodedExamples
-from lmtransfer.tasks.targets import LabelTargets, SpanTargets
+from lmtransfer.tasks.heads import LabelTargets, SpanTargets
 from lmtransfer.tasks.text.example import TextExample, encode_texts
 from lmtransfer.tokenizers.base import Tokenizer
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from lmtransfer.system.waiting import SPIN_COUNT, USERS_OWN, set_waiting
+from lmtransfer.system.cores import SPIN_COUNT, USERS_OWN, set_waiting
 
 #: The default of GNU's runtime, set explicitly, since our package sets its own value if the variable is not set.
 RUNTIME_DEFAULT = "300000"

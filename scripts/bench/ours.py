@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from lmtransfer.data.stream import PlannedStream
+from lmtransfer.data.micro_batches import PlannedStream
 from lmtransfer.models.bert import BertEncoder
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.runs.training import prepare_encoders

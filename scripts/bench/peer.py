@@ -17,7 +17,7 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-from lmtransfer.data.stream import PlannedStream
+from lmtransfer.data.micro_batches import PlannedStream
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.training.hardware import Hardware, setup
 

@@ -11,7 +11,7 @@ from typing import Any
 from lmtransfer.data.corpora.corpus import FileCorpus
 from lmtransfer.data.corpora.python_docs import PythonDocs
 from lmtransfer.data.documents import Corpus
-from lmtransfer.data.stream import PlannedStream
+from lmtransfer.data.micro_batches import PlannedStream
 from lmtransfer.data.token_cache import prepare, tokenizer_for
 from lmtransfer.errors import DataError
 from lmtransfer.objectives.corruption.masking import TokenMasking

@@ -25,7 +25,7 @@ from omegaconf import DictConfig
 
 from lmtransfer.config.component import build
 from lmtransfer.config.composing import command_config
-from lmtransfer.tasks.subsets import training_parts
+from lmtransfer.tasks.subsets import train_and_held_out
 from lmtransfer.training.hardware import Hardware, setup
 
 from .trainer_sides import MARK, Flags
@@ -49,7 +49,7 @@ def measure(cfg: DictConfig, *, folder: str, flags: Flags, max_steps: int | None
     task = build(cfg.task, data_root=cfg.data_root)
     train = task.examples("train")
     labels = np.array([example.label for example in train])
-    rows, _ = training_parts(labels, num_train=cfg.task.num_train, dev_from_train=None, seed=cfg.seed)
+    rows, _ = train_and_held_out(labels, num_train=cfg.task.num_train, dev_from_train=None, seed=cfg.seed)
     transformers.set_seed(cfg.seed)
     model = transformers.AutoModelForSequenceClassification.from_pretrained(
         folder,

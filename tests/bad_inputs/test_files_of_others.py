@@ -246,7 +246,7 @@ HEADERS: dict[str, tuple[Alter, tuple[str, ...]]] = {
     "huge": (header(b"{}", 2**62), ("model.safetensors", "header")),
     "overflow": (
         header(b'{"a": {"dtype": "F32", "shape": [4611686018427387904, 8], "data_offsets": [0, 64]}}'),
-        ("model.safetensors", "data_offsets"),
+        ("model.safetensors", "overflow"),
     ),
     "other_names": (
         tensors(lambda found: [found.update({f"x.{name}": found.pop(name)}) for name in list(found)] and None),

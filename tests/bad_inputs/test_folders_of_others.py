@@ -10,7 +10,7 @@ import pytest
 from support.bad_input import FINETUNE, PRETRAIN, SECRET, Answer, Case, change, check
 
 from lmtransfer.system.durable import remove
-from lmtransfer.training.saving import CheckpointSaver
+from lmtransfer.training.save_and_resume import CheckpointSaver
 
 
 @pytest.fixture

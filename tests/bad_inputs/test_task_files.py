@@ -131,7 +131,7 @@ CASES: dict[str, Case] = {
            ("lengths", b'{"words": ["bal", "kit"], "tags": ["A"]}', "2 words", "1 tag"),
            ("key", b'{"forms": ["bal"], "tags": ["A"]}', "task.word_column"),
            ("text", b'{"words": "bal", "tags": ["A"]}', "list"),
-           ("numbers", b'{"words": ["bal"], "tags": [2]}', "label numbers"),
+           ("numbers", b'{"words": ["bal"], "tags": [2]}', "label indices"),
        )},
     **{f"tags.conllu.{name}": tags(line, "a.conllu:1", *names, file="a.conllu", more=("task.file_format=conllu",))
        for name, line, *names in (

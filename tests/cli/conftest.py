@@ -16,7 +16,7 @@ from lmtransfer import cli
 from lmtransfer.config import main_help, paths
 from lmtransfer.config.settings import COMMANDS, Settings, TrainSettings
 from lmtransfer.config.sweep_names import sweep_name
-from lmtransfer.launch import command
+from lmtransfer.launch import run_once
 from lmtransfer.reporting import results
 
 FILES = {
@@ -80,7 +80,7 @@ class Toy:
         self.behave(cfg)
         return Path("runs") / sweep_name(str(cfg.name))
 
-    def print_points(self, command: str, run_dirs: list[Path], failed: list[str]) -> None:
+    def print_points(self, run_once: str, run_dirs: list[Path], failed: list[str]) -> None:
         self.swept.append(run_dirs)
         self.failed.append(failed)
 
@@ -99,7 +99,7 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Toy:
     module = SimpleNamespace(run=found.run, check_settings=lambda cfg: found.check(cfg))
     monkeypatch.setattr(paths, "conf_dir", lambda: found.conf)
     monkeypatch.setattr(main_help, "commands", lambda: {"toy": "A toy", "other": "Another"})
-    monkeypatch.setattr(command, "module_of", lambda command: module)
+    monkeypatch.setattr(run_once, "module_of", lambda run_once: module)
     monkeypatch.setattr(results, "print_points", found.print_points)
     monkeypatch.setitem(COMMANDS, "toy", ToySettings)  # type: ignore[misc]
     return found

@@ -16,7 +16,7 @@ from hydra.core.plugins import Plugins
 
 from lmtransfer.config.sweep_names import in_sweep
 from lmtransfer.errors import ConfigError, DataError, Interrupted
-from lmtransfer.launch import sweep
+from lmtransfer.launch import run_sweep
 
 
 def test_each_point_has_its_own_name_made_of_what_is_swept(lmtransfer: Any, toy: Any) -> None:
@@ -75,13 +75,13 @@ def test_each_point_gives_its_score_to_the_sweeper(lmtransfer: Any, toy: Any, mo
             (folder / "result.json").write_text(json.dumps({"format": 1, **results[cfg.seed]}))
 
     scores: list[float] = []
-    perform = sweep._perform_or_note
+    perform = run_sweep._perform_or_note
 
     def noted(*given: Any) -> float:
         scores.append(perform(*given))
         return scores[-1]
 
-    monkeypatch.setattr(sweep, "_perform_or_note", noted)
+    monkeypatch.setattr(run_sweep, "_perform_or_note", noted)
     toy.behave = finish
     assert lmtransfer("toy", "-m", "seed=0,1,2,3").code == 1
     assert scores[:2] == [0.7, 3.5]

@@ -33,7 +33,7 @@ SHARES = "runs/pretrain/gpt/token_shares.safetensors"
 TINY = ["model.dim=16", "model.num_layers=2", "model.num_heads=2", "model.hidden_dim=32", "tokenizer.vocab_size=48"]
 QUICK = ["corpus=text", "corpus.path=text.txt", "corpus.validation_fraction=0.3", "hardware=exact"]
 QUICK += ["train.seconds=null", "train.steps=3", "train.batch_tokens=128", "objective.max_length=16", "cache_dir=cache"]
-QUICK += ["train.save_at=[0,128]"]
+QUICK += ["train.save_at=[0,128]", "embeddings=null"]
 WORDS = [a + b for a in "bdfgklmn" for b in "aeiou"]
 
 
@@ -155,6 +155,35 @@ def test_each_revision_is_scored_once(world: Path) -> None:
     assert alone["metrics"] == revisions[0]["metrics"]
     with refuses(ConfigError, "revisions=all", "@0"):
         _evaluate("run=runs/pretrain/gpt@0", "revisions=all")
+
+
+@pytest.mark.parametrize("name", ["gpt", "bert"])
+def test_the_control_is_the_run_before_its_first_step(name: str, world: Path) -> None:
+    found = result(str(_evaluate(f"run=runs/pretrain/{name}", "control=true", f"name={name}-control")))
+    untrained = result(str(_evaluate(f"run=runs/pretrain/{name}@0", f"name={name}-0")))
+    assert found["control"]["metrics"] == untrained["metrics"]
+    gain = found["metrics"]["accuracy"] - untrained["metrics"]["accuracy"]
+    assert found["minus_random_weights"]["accuracy"] == pytest.approx(gain)
+    kept = [
+        read_predictions(world / f"runs/evaluate/{path}.parquet").examples.ratios["accuracy"]
+        for path in (f"{name}-control/predictions/test-pretraining-0", f"{name}-0/predictions/test")
+    ]
+    differences = kept[0].parts / kept[0].counts - kept[1].parts / kept[1].counts
+    variance = np.mean([part.var(ddof=1) / len(part) for part in np.split(differences, 2)]) / 2  # two paradigms
+    low, high = found["minus_random_weights"]["interval"]
+    assert (high - low) / 2 == pytest.approx(1.959964 * np.sqrt(variance))
+
+
+def test_the_seeds_of_a_run_are_scored_each(world: Path) -> None:
+    words = ["experiment=gpt_laptop", *TINY, *QUICK, "name=several", "seeds=2"]
+    assert lmtransfer("pretrain", *words) == 0
+    folder = _evaluate("run=runs/pretrain/several", "name=several")
+    assert sorted(path.name for path in folder.iterdir()) == ["of-seed-0", "of-seed-1"]
+    alone = result(str(_evaluate("run=runs/pretrain/several/seed-1", "name=second")))
+    assert result(str(folder / "of-seed-1"))["metrics"] == alone["metrics"]
+    assert lmtransfer("report", "runs") == 0
+    lines = Path("runs/report/report.md").read_text().splitlines()
+    assert any(line.startswith("| several, 2 seeds | blimp |") for line in lines)
 
 
 def test_a_masked_run_is_scored_either_way(world: Path) -> None:

@@ -14,8 +14,8 @@ from safetensors.torch import load_file
 
 from lmtransfer.data.token_store import TokenStore
 from lmtransfer.errors import Interrupted
+from lmtransfer.objectives.bag_of_words import BagOfWords
 from lmtransfer.objectives.source import PretrainingSource
-from lmtransfer.objectives.word_vectors import BagOfWords
 from lmtransfer.pretraining.continued import InheritedHeads
 from lmtransfer.training.checkpoints import Checkpoints
 from lmtransfer.transfer.joint import JointText

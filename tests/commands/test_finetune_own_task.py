@@ -21,7 +21,7 @@ from torch.nn import functional
 from lmtransfer.tasks.answers import LabelAnswer
 from lmtransfer.tasks.base import Task
 from lmtransfer.tasks.heads import ClassificationSpec
-from lmtransfer.tasks.targets import LabelTargets
+from lmtransfer.tasks.heads import LabelTargets
 from lmtransfer.tasks.text.example import encode_texts
 from lmtransfer.tasks.text.files import TextReader
 from lmtransfer.training.learner import Loss

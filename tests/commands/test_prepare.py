@@ -105,6 +105,21 @@ def test_mistakes_are_one_clear_message(
     assert output.out == ""
 
 
+def test_shards_are_prepared_by_several_jobs(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    write_text(tmp_path / "a.txt", made_up_documents(50))
+    command = ["prepare", "corpus=text", "corpus.path=a.txt", *TOKENIZER]
+    assert main([*command, "shard=2/2"]) == 0
+    assert "shard 2/2 of text: 0 of 1 blocks" in capsys.readouterr().out
+    assert not list((tmp_path / "cache").rglob("manifest.json"))
+    assert main([*command, "shard=1/2"]) == 0
+    assert "shard 1/2 of text: 1 of 1 blocks are complete, 0 of them from before" in capsys.readouterr().out
+    assert main(command) == 0
+    assert rows(capsys.readouterr().out)["documents"].startswith("50 ")
+    for share in ("3/2", "0/2", "half"):
+        assert main([*command, f"shard={share}"]) == 2
+        assert f"shard: {share!r}" in capsys.readouterr().err
+
+
 def test_its_page_is_worth_reading(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["prepare", "corpus=text", "--help"]) == 0
     page = capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""Pretraining from the command line: the best checkpoint, the number format, characters, and WordPiece."""
+"""Pretraining from the command line: the best checkpoint, the precision, characters, and WordPiece."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from support.tiny_runs import (
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.pretraining.data import PretrainingData
 from lmtransfer.tokenizers.load import load_tokenizer
-from lmtransfer.training.precision import Format
+from lmtransfer.training.precision import PrecisionChoice
 
 RTD = ["model=electra_small", "objective=rtd", "model.embedding_dim=8", "objective.losses.rtd.generator_size=0.5"]
 ELMO = [
@@ -52,7 +52,8 @@ def test_electra_is_chosen_by_its_discriminator_and_others_by_the_total(
 
 def _machine(patch: pytest.MonkeyPatch, name: str) -> None:
     """Show this machine as one whose hardware multiplies ``name`` fast."""
-    patch.setattr("lmtransfer.training.hardware.fastest_format", lambda device: Format(name, f"shown as {name}"))  # type: ignore[arg-type]
+    choice = PrecisionChoice(name, f"shown as {name}")  # type: ignore[arg-type]
+    patch.setattr("lmtransfer.training.hardware.fastest_precision", lambda device: choice)
 
 
 def _precision(run: str) -> str:

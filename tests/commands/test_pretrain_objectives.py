@@ -235,7 +235,7 @@ def test_what_words_weigh_is_the_runs_on_any_text(monkeypatch: pytest.MonkeyPatc
     known = result(f"runs/pretrain/{run}")["metrics"]["bow"]
     assert result("runs/evaluate/bow")["metrics"]["bow"] == pytest.approx(known, rel=0.05)
     other = ["corpus=text", "corpus.path=data/other.txt", "corpus.validation_fraction=0.2"]
-    monkeypatch.setattr("lmtransfer.objectives.word_vectors.BagOfWords.observe", None)  # not asked for
+    monkeypatch.setattr("lmtransfer.objectives.bag_of_words.BagOfWords.observe", None)  # not asked for
     assert lmtransfer(*evaluate, *other, "name=bow_of_others") == 0
     assert 0 < result("runs/evaluate/bow_of_others")["metrics"]["bow"] < 20
 
@@ -256,7 +256,7 @@ def test_a_bag_of_words_is_transferred_exported_and_gone_on_with(capsys: pytest.
     [("electra_laptop", "rtd"), ("gpt_laptop", "lm"), ("xlnet_laptop", "plm"), ("albert_laptop", "mlm_sop")],
 )
 def test_a_bag_of_words_joins_any_objective(model: str, objective: str) -> None:
-    joined = "+objective.losses.bow={_target_: lmtransfer.objectives.word_vectors.BagOfWords}"
+    joined = "+objective.losses.bow={_target_: lmtransfer.objectives.bag_of_words.BagOfWords}"
     words = without(BOW, "model=", "objective=", "train.steps")
     run = trained(*words, f"model={model}", f"objective={objective}", joined, "train.steps=2")
     assert {"bow", objective.rpartition("_")[2]} <= result(f"runs/pretrain/{run}")["metrics"].keys()

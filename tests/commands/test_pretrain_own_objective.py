@@ -19,7 +19,7 @@ from torch import nn
 
 from lmtransfer.models.layers.cross_entropy import cross_entropy_sum
 from lmtransfer.objectives.base import Objective, output_positions_at
-from lmtransfer.objectives.softmax import Softmax
+from lmtransfer.objectives.base import Softmax
 
 
 class PlainMasked(Objective):

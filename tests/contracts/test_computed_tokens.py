@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 from lmtransfer.config.component import build
 from lmtransfer.config.composing import command_config
 from lmtransfer.config.phases import complete_phases, phases_of
-from lmtransfer.data.stream import PlannedStream, Source, tokens_of_pass
+from lmtransfer.data.micro_batches import PlannedStream, Source, tokens_of_pass
 from lmtransfer.data.token_store import TokenStore
 
 #: Recipes for GPUs.

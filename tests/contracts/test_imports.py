@@ -24,7 +24,7 @@ FILES = sorted(path for path in PACKAGE.rglob("*.py"))
 BATCH, LEARNER, METRICS = "data.batch", "training.learner", "tasks.metrics"
 PLAIN = {"errors", "randomness", "system"}
 ALLOWED: dict[str, set[str]] = {
-    "__init__": {"system.waiting", "api"},
+    "__init__": {"system.cores", "api"},
     "errors": set(),
     "randomness": set(),
     "system": {"errors"},
@@ -34,7 +34,7 @@ ALLOWED: dict[str, set[str]] = {
     "tokenizers": {"errors", "system", "randomness"},
     "data": PLAIN | {"tokenizers", LEARNER},
     "objectives": {"errors", "randomness", "models", "tokenizers", "data", LEARNER},
-    "tasks": {"errors", "randomness", "tokenizers", "data", "system.safe_files"},
+    "tasks": {"errors", "randomness", "tokenizers", "data", "system.safe_files", "system.validation"},
     "training": PLAIN,
     "runs": PLAIN | {"config", "tokenizers", "models", "data", "training", METRICS},
     "interop": PLAIN | {"config", "models", "tokenizers", "data", "objectives", "training", "runs"},
@@ -67,7 +67,7 @@ APART = {"interop.exporting"}
 #: The rooms inside a room, each of which may import those before it.
 INNER: dict[str, tuple[str, ...]] = {
     "data": ("documents", "files", "parquet_files", "tables", "batch")
-    + ("corpora", "token_store", "token_shares", "token_cache", "screening", "stream"),
+    + ("corpora", "token_store", "token_shares", "token_cache", "screening", "micro_batches"),
     "reporting": ("verdict_text", "runs", "table", "results", "figures", "sections", "answer", "beyond_chance", "page")
     + ("records", "write", "comparison"),
 }

@@ -96,7 +96,7 @@ def test_utf16_is_recognised(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     for encoding in ("utf-16", "utf-16-le", "utf-16-be", "utf-32"):
         path.write_bytes(("\ufeff" * encoding.endswith("e") + "hello\n").encode(encoding))
-        for encoding_errors in ("strict", "replace"):  # which would give garbage
+        for encoding_errors in ("strict", "replace"):  # decoding would give garbage
             with refuses(DataError, f"{path}: ", f"iconv -f {encoding[:6].upper()} -t UTF-8"):
                 list(read_lines(path, encoding_errors=encoding_errors))
 

@@ -1,4 +1,4 @@
-"""Near-duplicates against brute force, evaluation texts against a loop, and what is left of a corpus."""
+"""Near-duplicates match brute force, evaluation texts match a plain loop, and the right documents are dropped."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ WORDS = [f"word{number}" for number in range(400)]
 
 @cache
 def shingle_set(text: str, num_words: int) -> set[tuple[str, ...]]:
-    """The definition, with tuples of words in place of hashes."""
+    """The definition, with tuples of words instead of hashes."""
     words = re.findall(r"\w+", text.casefold())
     if not words:
         return set()
@@ -50,7 +50,7 @@ def similarity(one: str, other: str, num_words: int) -> float:
 
 
 def corpus_with_copies(count: int, *, seed: int) -> list[str]:
-    """Random documents, a third of which are earlier ones with some words changed."""
+    """Random documents, a third of which are earlier documents with some words changed."""
     draw = np.random.default_rng(seed)
     documents: list[str] = []
     for _ in range(count):
@@ -211,7 +211,7 @@ def test_a_package_that_is_not_there_is_named_with_its_extra(tmp_path: Path, mon
 
 @pytest.mark.extras
 class TestNearDuplicates:
-    """What needs the signatures of datasketch."""
+    """Tests that need the signatures of datasketch."""
 
     def found(
         self, texts: list[str], folder: Path, *, threshold: float, num_words: int
@@ -238,12 +238,12 @@ class TestNearDuplicates:
         found = self.found(texts, tmp_path, threshold=threshold, num_words=num_words)
         expected = self.expected(texts, threshold=threshold, num_words=num_words)
         assert len(expected) > 30
-        for place, (other, alike) in found.items():  # no false one, and the similarity is exact
+        for place, (other, alike) in found.items():  # no false positives, and exact similarities
             assert alike == similarity(texts[place], texts[other], num_words) >= threshold
             assert other < place
             assert other not in found
         missed = expected.keys() - found.keys()
-        assert len(missed) <= 0.01 * len(expected)  # the promise of the bands
+        assert len(missed) <= 0.01 * len(expected)  # the recall that the bands guarantee
         assert len(found.keys() - expected.keys()) <= len(missed)
 
     def test_a_pair_of_known_similarity_is_found_up_to_it(self, tmp_path: Path) -> None:
@@ -258,7 +258,7 @@ class TestNearDuplicates:
 
     def test_the_first_of_a_group_remains_and_a_chain_is_not_followed(self, tmp_path: Path) -> None:
         words = [f"w{number}" for number in range(100)]
-        chain = [" ".join(words[start : start + 60]) for start in (0, 8, 16)]  # neighbours: 52 of 68 words in common
+        chain = [" ".join(words[start : start + 60]) for start in (0, 8, 16)]  # neighbors: 52 of 68 words in common
         found = self.found([*chain, chain[0], chain[2].upper()], tmp_path, threshold=0.7, num_words=1)
         assert found == {1: (0, 52 / 68), 3: (0, 1.0), 4: (2, 1.0)}
 
@@ -271,7 +271,7 @@ class TestNearDuplicates:
         screened = ScreenedCorpus(corpus, Screening(**settings))
         left = [document.text for document in screened.documents()]
         assert documents[0] not in left
-        assert documents[1] in left  # similar to the first only
+        assert documents[1] in left  # similar only to the first
         assert documents[2] not in left  # similar to the second, which remains
         assert (screened.findings.overlapping, screened.findings.near_duplicates) == (1, 1)
 

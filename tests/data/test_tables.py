@@ -1,4 +1,4 @@
-"""Tables of users in every form: all readers find the rows that pandas, datasets and csv wrote."""
+"""User tables in every format: all readers find the rows that pandas, datasets and csv wrote."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_quotation_marks_of_published_files_stay(texts: list[str], tmp_path: Pat
     path.write_text("text\tlabel\n" + "".join(f"{text}\t0\n" for text in texts))
     expected = pd.read_csv(path, sep="\t", quoting=csv.QUOTE_NONE, dtype=str)
     assert [text for text, _ in rows(path, notes)] == list(expected["text"]) == texts
-    assert len(notes.counts) == (texts[0] == '"Hello."')  # only where both readings are possible
+    assert len(notes.counts) == (texts[0] == '"Hello."')  # only if both interpretations are possible
     marks = pd.read_csv(path, sep="\t", quoting=csv.QUOTE_NONE, dtype=str, header=None)
     assert len(marks) == len(texts) + 1
 

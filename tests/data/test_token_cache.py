@@ -43,7 +43,7 @@ def corpus(path: Path, **settings: Any) -> FileCorpus:
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
-    """Every file of a prepared corpus but the times in it."""
+    """Return the content of every file of a prepared corpus, without times."""
     found = {}
     for path in sorted(folder.rglob("*")):
         if path.is_file():
@@ -155,7 +155,7 @@ def test_the_key_follows_content_tokenizer_settings_and_format(tmp_path: Path, m
         folders.append(folder())
     stamp = path.stat().st_mtime_ns
     text = path.read_text()
-    path.write_text(text.replace("a", "b", 1))  # a change of one letter, size and time as before
+    path.write_text(text.replace("a", "b", 1))  # one letter changed, with the same size and time
     os.utime(path, ns=(stamp, stamp))
     folders.append(folder())
     assert len(set(folders)) == 5
@@ -211,7 +211,7 @@ def test_killed_at_any_moment_it_goes_on_where_it_was(tmp_path: Path) -> None:
         assert not any(worker.is_running() for worker in started), "a worker outlived its parent"
         assert not list(tmp_path.glob("cache/corpora/*/manifest.json"))
         done = set(tmp_path.glob("cache/corpora/*/blocks/*.json"))
-    # Rubbish as a kill may leave it: a staged shard, and a shard whose record was never written.
+    # Remains of a kill: a staged shard, and a shard whose record was never written.
     folder = next(iter(done)).parents[1]
     (folder / "train" / ".shard-00099.1.tmp").mkdir()
     missing = next(index for index in range(99) if not token_cache.record_path(folder, index).exists())
@@ -231,6 +231,71 @@ def test_killed_at_any_moment_it_goes_on_where_it_was(tmp_path: Path) -> None:
     assert {path: path.stat().st_mtime_ns for path in done} == stamps
     fresh = prepare(corpus(text), WordTokenizer(), cache_dir=tmp_path / "fresh", num_workers=0)
     assert files_of(resumed.folder) == files_of(fresh.folder)
+
+
+SHARE_JOB = """
+import sys
+from pathlib import Path
+from fakes.texts import WordTokenizer
+from lmtransfer.data import token_cache
+from lmtransfer.data.corpora.corpus import FileCorpus
+token_cache.BLOCK_CHARACTERS = 5000
+text, cache, share = sys.argv[1:]
+corpus = FileCorpus(path=text, name="made up", validation_fraction=0.1)
+token_cache.prepare_share(
+    corpus, WordTokenizer(), token_cache.ShareOfBlocks.of(share), cache_dir=Path(cache), num_workers=0
+)
+"""
+
+
+def share_job(text: Path, cache: Path, share: str) -> subprocess.Popen[bytes]:
+    environment = {**os.environ, "PYTHONPATH": PYTHONPATH}
+    return subprocess.Popen([sys.executable, "-c", SHARE_JOB, str(text), str(cache), share], env=environment)
+
+
+def test_jobs_that_share_a_corpus_are_one_preparation(tmp_path: Path) -> None:
+    """Four processes at once, one of them killed and begun again, and one that never ran; then the join."""
+    text = write_text(tmp_path / "a.txt", made_up_documents(400))
+    jobs = [share_job(text, tmp_path / "cache", f"{number}/4") for number in (1, 2, 3)]
+    wait_for(lambda: len(list(tmp_path.glob("cache/corpora/*/blocks/*.json"))) >= 2)
+    jobs[0].send_signal(signal.SIGKILL)
+    jobs[0].wait()
+    jobs[0] = share_job(text, tmp_path / "cache", "1/4")
+    assert [job.wait() for job in jobs] == [0, 0, 0]
+    done = {int(path.stem) for path in tmp_path.glob("cache/corpora/*/blocks/*.json")}
+    assert {number % 4 for number in done} == {0, 1, 2}
+    assert not list(tmp_path.glob("cache/corpora/*/manifest.json"))
+    kept = []
+    joined = prepare(
+        corpus(text),
+        WordTokenizer(),
+        cache_dir=tmp_path / "cache",
+        num_workers=0,
+        on_progress=lambda state: kept.append(state.num_reused_blocks),
+    )
+    assert kept[-1] == len(done)
+    fresh = prepare(corpus(text), WordTokenizer(), cache_dir=tmp_path / "fresh", num_workers=0)
+    assert files_of(joined.folder) == files_of(fresh.folder)
+
+
+def test_a_preparation_waits_for_the_shares_of_others(tmp_path: Path) -> None:
+    text = write_text(tmp_path / "a.txt", made_up_documents(40))
+    folder = prepare(corpus(text), WordTokenizer(), cache_dir=tmp_path / "cache", num_workers=0).folder
+    order = []
+    with token_cache.lock_folder(folder, share="1-of-2"):
+        with token_cache.lock_folder(folder, share="2-of-2"):
+            order.append("both shares")
+        whole = threading.Thread(target=lambda: _note(folder, order))
+        whole.start()
+        time.sleep(0.3)
+        order.append("still the share")
+    whole.join(timeout=30)
+    assert order == ["both shares", "still the share", "the whole"]
+
+
+def _note(folder: Path, order: list[str]) -> None:
+    with token_cache.lock_folder(folder):
+        order.append("the whole")
 
 
 def test_a_damaged_or_foreign_block_is_done_again(tmp_path: Path) -> None:
@@ -423,3 +488,15 @@ def test_ten_times_the_corpus_needs_no_more_memory() -> None:
     command = [sys.executable, "-m", "scripts.bench.prepare_memory", "--megabytes", "6"]
     finished = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280, check=False)
     assert finished.returncode == 0, finished.stdout + finished.stderr
+
+
+@pytest.mark.slow
+def test_the_speed_of_preparing_is_compared(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    path = write_text(tmp_path / "a.txt", made_up_documents(100))
+    command = [sys.executable, "-m", "scripts.bench.prepare_speed", str(path), "--rounds", "1", "--vocab-size", "400"]
+    finished = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280, check=False)
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    rows = {row.split()[0]: row.split() for row in finished.stdout.splitlines()[2:]}
+    assert list(rows) == ["wordpiece", "byte_bpe", "unigram", "bpe"]
+    assert all(row[4] == row[5] for kind, row in rows.items() if kind != "byte_bpe")

@@ -1,4 +1,4 @@
-"""Labels and text at once on two ranks (gloo, on the CPU) give what one process gives."""
+"""Joint training on labels and text with two ranks (gloo, on the CPU) gives the same result as one process."""
 
 from __future__ import annotations
 

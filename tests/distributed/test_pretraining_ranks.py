@@ -1,4 +1,4 @@
-"""An encoder pretrained on two and three ranks (gloo, on the CPU) learns what it learns on one."""
+"""Pretraining on two and three ranks (gloo, on the CPU) gives the same encoder as on one."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _assert_same_losses(world: Path, run: str) -> None:
     one, several = (_records(world, name) for name in ("ranks-1", run))
     assert [record["step"] for record in several] == list(range(1, STEPS + 1))
     for key in ("loss", "gradient_norm", "tokens"):
-        # What differs is the order of sums in float32: a few units in the last place after twelve steps.
+        # The order of float32 sums differs: a few units in the last place after twelve steps.
         assert [record[key] for record in several] == pytest.approx([record[key] for record in one], rel=1e-6)
 
 

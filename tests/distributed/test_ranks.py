@@ -1,4 +1,4 @@
-"""Two ranks learn what one learns (gloo, on the CPU)."""
+"""Two ranks (gloo, on the CPU) train like one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _start(case: str, folder: Path, world_size: int) -> subprocess.CompletedProc
 
 
 def _run(case: str, folder: Path, world_size: int) -> list[dict[str, Any]]:
-    """Run a case on so many ranks; the results by rank."""
+    """Run a case on this many ranks; return the results by rank."""
     done = _start(case, folder, world_size)
     assert done.returncode == 0, done.stderr.decode()
     return [json.loads((folder / f"{case}-{rank}.json").read_text()) for rank in range(world_size)]
@@ -58,12 +58,12 @@ def test_two_ranks_learn_what_one_learns(alone: Path, tmp_path: Path) -> None:
     assert first["average"] != list(first["weights"].values())
     _assert_close(_records(tmp_path / "two"), _records(alone))
     assert len(_records(alone)) == 12
-    assert any("loss/large" in line for line in _records(alone))  # whose counts the passes find
+    assert any("loss/large" in line for line in _records(alone))  # its count is computed in the passes
     assert any("validation/large" in line for line in _records(alone))
     # Steps 2 to 4 neither evaluate nor save: counts before the passes, whether all is finite after them, time and
-    # stops; and the losses, which a CPU reads at once. DistributedDataParallel makes its exchanges by itself.
+    # stops; and the losses, which a CPU reads at once. DistributedDataParallel communicates by itself.
     for rank in (first, second):
-        assert rank["exchanges"][:3] == [{"all_gather": 3, "all_reduce": 1}] * 3
+        assert rank["collectives"][:3] == [{"all_gather": 3, "all_reduce": 1}] * 3
 
 
 @pytest.mark.slow

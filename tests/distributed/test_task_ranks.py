@@ -1,4 +1,4 @@
-"""A task trained and scored on two ranks (gloo, on the CPU) gives what one process gives."""
+"""Training and scoring a task on two ranks (gloo, on the CPU) gives the same result as one process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 
 ROOT = Path(__file__).parents[2]
 QUICK = ["hardware=exact", "init=runs/pretrain/base", "train.epochs=4", "optimizer.learning_rate=0.02"]
-#: Several micro-batches a rank; without dropout, whose masks belong to micro-batches.
+#: Several micro-batches per rank; without dropout, whose masks depend on the micro-batch.
 SMALL = ["train.micro_batch_tokens=64", "transfer.dropout=0"]
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone"]
 
@@ -54,7 +54,7 @@ def test_two_ranks_train_and_score_as_one(kind: str, world: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["text_pair"])
 def test_ranks_score_each_example_once(kind: str, world: Path) -> None:
-    """Of the same run; all examples fit one batch, which is cut evenly."""
+    """From the same run; all examples fit into one batch, which is cut evenly."""
     _lmtransfer(world, "finetune", *FILES[kind], *QUICK[:2], "train.steps=3", f"name=base-{kind}", ranks=1)
     for ranks in (1, 2, 3):
         words = [f"run=runs/finetune/base-{kind}", "split=test", "hardware=exact", f"name={kind}-{ranks}"]

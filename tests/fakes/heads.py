@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from lmtransfer.data.batch import pack
+from lmtransfer.tasks.heads import LabelSetTargets, LabelTargets, ScoreTargets, SpanTargets, TagTargets, Targets
 from lmtransfer.tasks.source import TaskBatch
-from lmtransfer.tasks.targets import LabelSetTargets, LabelTargets, ScoreTargets, SpanTargets, TagTargets, Targets
 from lmtransfer.transfer.heads.base import Head
 
 #: Rows of targets of one sequence.

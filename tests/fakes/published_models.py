@@ -70,7 +70,7 @@ def run_of(published: PublishedCheckpoint, *, pad: int = 0) -> RunToPublish:
         head_dropout=0.1,
         pad_id=pad,
         specials={"cls": 1, "sep": 2, "mask": 3, "unk": 0},
-        loss_arguments=published.loss_arguments,
+        loss_arguments=published.losses,
     )
 
 
@@ -84,7 +84,7 @@ def encoder_of(published: PublishedCheckpoint) -> Any:
 def learner_of(published: PublishedCheckpoint) -> PretrainingLearner:
     """Our encoder and the objectives that came along, with the weights read."""
     encoder = build(published.model, vocab_size=published.vocab_size)
-    learner = PretrainingLearner(encoder, [build(node) for node in published.loss_arguments.values()])
+    learner = PretrainingLearner(encoder, [build(node) for node in published.losses.values()])
     read = {f"encoder.{name}": tensor for name, tensor in published.encoder.items()}
     load_weights(learner, read | {f"objectives.{name}": tensor for name, tensor in published.objectives.items()})
     return learner.eval()

@@ -1,15 +1,18 @@
-"""Small tokenizers of the ``tokenizers`` library, one of each spelling, as published folders have them."""
+"""Small tokenizers of the ``tokenizers`` library, one for each kind of pieces, as in published folders."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
+from typing import Any
 
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.tokenizers.published import PublishedTokenizer
+from lmtransfer.tokenizers.trainers import LineCounts, WordPieceTrainer
+from lmtransfer.tokenizers.wordpiece import WordPieceTokenizer
 
 TEXT = [
     "The old man said that the sea was calm, and the boat went out at dawn.",
@@ -21,6 +24,11 @@ TEXT = [
 BERT = {"cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]", "unk": "[UNK]", "pad": "[PAD]"}
 ROBERTA = {"cls": "<s>", "sep": "</s>", "mask": "<mask>", "unk": "<unk>", "pad": "<pad>"}
 GPT2 = {"cls": "<|endoftext|>", "sep": "<|endoftext|>", "unk": "<|endoftext|>"}
+
+
+def train_wordpiece(lines: Iterable[str], **settings: Any) -> WordPieceTokenizer:
+    """Train a vocabulary with as many pieces as the lines support."""
+    return WordPieceTrainer(allow_fewer=True, **settings).train_on(list(lines), LineCounts())
 
 
 def wordpiece(*, lowercase: bool = True) -> tokenizers.Tokenizer:

@@ -12,8 +12,7 @@ from torch import nn
 from lmtransfer.models.bert import BertEncoder
 from lmtransfer.models.gpt import GptEncoder
 from lmtransfer.tasks.encoded import EncodedExamples
-from lmtransfer.tasks.heads import ClassificationSpec, HeadSpec
-from lmtransfer.tasks.targets import LabelTargets
+from lmtransfer.tasks.heads import ClassificationSpec, HeadSpec, LabelTargets
 from lmtransfer.tasks.text.example import TextExample, encode_texts
 from lmtransfer.tokenizers.base import Encoding
 

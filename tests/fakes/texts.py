@@ -10,7 +10,7 @@ from typing import TypeVar
 import numpy as np
 
 from lmtransfer.data.token_store import Shard, TokenStore, finish_store, write_shard
-from lmtransfer.tokenizers.base import Encoding
+from lmtransfer.tokenizers.base import Encoding, Tokenizer
 
 _WORDS = [
     a + b + c for a in ("ba", "ke", "mo", "tri") for b in ("l", "st", "nd", "r") for c in ("a", "en", "ow", "ish")
@@ -43,6 +43,8 @@ class WordTokenizer:
 
     def encode_ids(self, texts: Sequence[str]) -> list[np.ndarray]:
         return [np.array([self.word_id(word) for word in text.split()], dtype=np.int32) for text in texts]
+
+    encode_flat = Tokenizer.encode_flat
 
     def word_id(self, word: str) -> int:
         return self.unk_id if word == "zzz" else 4 + zlib.crc32(word.encode()) % (self.vocab_size - 4)

@@ -24,15 +24,14 @@ from lmtransfer.models.bert import BertEncoder
 from lmtransfer.models.elmo import ElmoEncoder
 from lmtransfer.models.gpt import GptEncoder
 from lmtransfer.models.xlnet import XlnetEncoder
-from lmtransfer.objectives.base import Objective
+from lmtransfer.objectives.base import Objective, Softmax
 from lmtransfer.objectives.language_model import BackwardLanguageModel, BidirectionalLanguageModel, LanguageModel
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
 from lmtransfer.objectives.pair_label import NextSentencePrediction
 from lmtransfer.objectives.permutation_lm import PermutationLanguageModel
-from lmtransfer.objectives.softmax import Softmax
-from lmtransfer.tasks.completion_task import Completion
-from lmtransfer.tasks.text.surprisal import Passage, word_surprisals
+from lmtransfer.tasks.zero_shot.surprisal import Passage, word_surprisals
+from lmtransfer.tasks.zero_shot.task import Completion
 from lmtransfer.tokenizers.words import WordTokenizer
 
 TOKENIZER = NumberTokenizer()
@@ -154,6 +153,25 @@ def test_completions_are_scored_after_their_prefixes(berts: tuple[Any, Pretraini
     lengths = [len(sentence) - number % len(sentence) for number, sentence in enumerate(SENTENCES)]
     means = [total / length for total, length in zip(wanted, lengths, strict=True)]
     assert scores.per_token().tolist() == pytest.approx(means, abs=1e-5, rel=1e-5)
+
+
+def test_masked_next_token_prediction_is_scored_from_the_place_before_the_mask() -> None:
+    torch.manual_seed(1)
+    learner = PretrainingLearner(bert(), [MaskedLanguageModel(predict="next")]).eval()
+    _stirred(learner)
+    head: Any = learner.objective_list()[0]
+    encoder: Any = learner.encoder
+    wanted = []
+    for sentence in SENTENCES:
+        total = 0.0
+        for place, token in enumerate(sentence):
+            ids = np.array([CLS, *sentence, SEP])
+            ids[1 + place] = MASK
+            with torch.no_grad():
+                logits = head.token_logits(encoder(pack([ids])).last)[place]
+            total += float(logits.log_softmax(-1)[token])
+        wanted.append(total)
+    assert _scored(learner) == pytest.approx(wanted, abs=1e-5, rel=1e-5)
 
 
 def test_surprisals_of_words_add_up_those_of_their_tokens() -> None:

@@ -24,7 +24,7 @@ from lmtransfer.transfer.experiment.part_run import open_task_learner, task_of
 
 SIZES = {"dim": 16, "num_layers": 2, "num_heads": 2, "hidden_dim": 32, "max_length": 24, "dropout": 0.0}
 TAGS = ["task=tagging", "task.files.train=data/tags_train.conll", "task.files.dev=data/tags_dev.conll"]
-#: Of each family: the settings of its encoder, and of the run.
+#: For each family: the settings of the encoder, and those of the run.
 FAMILIES: dict[str, tuple[dict[str, Any], list[str]]] = {
     "bert": ({"_target_": "lmtransfer.models.bert.BertEncoder"}, TASK),
     "bert_all": ({"_target_": "lmtransfer.models.bert.BertEncoder"}, [*TASK, "transfer.lora_matrices=all"]),
@@ -33,7 +33,7 @@ FAMILIES: dict[str, tuple[dict[str, Any], list[str]]] = {
     "distilbert": ({"_target_": "lmtransfer.models.distilbert.DistilBertEncoder"}, TASK),
     "albert": ({"_target_": "lmtransfer.models.albert.AlbertEncoder", "embedding_dim": 8}, TASK),
     "electra": ({"_target_": "lmtransfer.models.electra.ElectraEncoder", "embedding_dim": 8}, TASK),
-    # One fused, transposed matrix, of which all parts or two get an update.
+    # One fused, transposed matrix; all three of its parts are updated, or two of them.
     "gpt2": ({"_target_": "lmtransfer.models.gpt.GptEncoder"}, TAGS),
     "gpt2_all": ({"_target_": "lmtransfer.models.gpt.GptEncoder"}, [*TAGS, "transfer.lora_matrices=all"]),
     "xlnet": (
@@ -59,7 +59,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _trained(family: str, *other: str) -> None:
-    """``runs/finetune/lora`` with updates that are not small, from an encoder of random weights."""
+    """Write ``runs/finetune/lora`` with large updates, from an encoder with random weights."""
     arguments, words = FAMILIES[family]
     model = {**arguments, **SIZES}
     tokenizer = load_tokenizer(Path("runs/pretrain/base/tokenizer"))
@@ -78,7 +78,7 @@ def _trained(family: str, *other: str) -> None:
 
 
 def _ours() -> tuple[list[str], list[np.ndarray]]:
-    """The texts of dev, and the run's own logits, with the updates apart from their matrices."""
+    """The texts of dev, and the run's own logits, with the updates separate from their matrices."""
     saved = open_saved("runs/finetune/lora", key="run")
     task = task_of(saved)
     learner = open_task_learner(saved, task, setup(device="cpu", precision="fp32", threads=1))

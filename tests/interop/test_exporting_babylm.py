@@ -1,4 +1,4 @@
-"""The BabyLM submission: what evaluations found, in the challenge's form, and what is missing."""
+"""The BabyLM submission: results in the challenge's format, and a list of missing results."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_evaluations_are_collected_by_set_and_revision(tmp_path: Path) -> None:
     assert content["fast_eval_results"]["blimp"] == [None, {"passive_1": 0.5}]
     assert submission.backend == "causal"
     said = "\n".join(submission.problems)
-    for part in ("blimp: 2 items in 1 parts; the challenge has 59,875 in 67", "ewok: no evaluation", "boolq", "1 of 2"):
+    for part in ("blimp: 2 items in 1 subsets, but the challenge has 59,875", "ewok: no evaluation", "boolq", "1 of 2"):
         assert part in said
     assert "| Epochs | 10.0 |" in submission.form
     submission.write(tmp_path)

@@ -1,4 +1,4 @@
-"""Model cards: front matter that the hub can read, only what is known, and scores with their controls."""
+"""Model cards: front matter that the hub can read, only known facts, and scores with their controls."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import yaml
 from fakes.runs import pretraining, transfer
 
 from lmtransfer.interop.exporting.card import metadata, write_card
-from lmtransfer.interop.exporting.transformers_check import auto_class, pipeline_of
+from lmtransfer.interop.exporting.comparison import auto_class, pipeline_of
 from lmtransfer.reporting.runs.collect import collect
 from lmtransfer.reporting.runs.entries import make_entries
 

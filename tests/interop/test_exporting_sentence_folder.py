@@ -16,7 +16,7 @@ from fakes.transfer_files import QUICK, lmtransfer, make_world, sentence
 
 pytest.importorskip("transformers")
 
-#: Of each family: what makes a model that transformers has too.
+#: For each family: settings of a model that transformers also has.
 TINY = ["model.dim=16", "model.num_layers=2", "model.num_heads=2", "model.hidden_dim=32", "model.max_length=48"]
 TINY += ["tokenizer.vocab_size=96", "tokenizer.allow_fewer=true", "objective.max_length=24"]
 SHORT = ["experiment=null", "corpus=text", "corpus.path=text.txt", "hardware=exact", "cache_dir=cache"]

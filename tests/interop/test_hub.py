@@ -1,4 +1,4 @@
-"""The hub: exports pushed, revisions as branches, pinned revisions read, and a run that goes on on another machine."""
+"""The hub: uploads, revisions as branches, pinned revisions, and a run that continues on another machine."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ KEPT = [*PRETRAIN, "train.save_at=[0,100]"]
 LABELS = ["task=text_classification", "task.train=train.tsv", "task.dev=dev.tsv"]
 LABELS += ["hardware=exact", "baseline=null", "train.epochs=1"]
 PUSH = ["export", "run=runs/pretrain/kept", "push=me/kept"]
-QUICK = [*PUSH, "format=tensors"]  # without the comparison with transformers
+QUICK = [*PUSH, "format=tensors"]  # is not compared with transformers
 CHECKPOINTS = Path("runs/pretrain/kept/checkpoints")
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a text, labels, a finished run with revisions, and a run that was interrupted."""
+    """A folder with a text, labels, a finished run with revisions, and an interrupted run."""
     folder = tmp_path_factory.mktemp("made")
     documents = [f"the boat lay on the shore number {number} all day while rain fell" for number in range(80)]
     (folder / "text.txt").write_text("\n\n".join(documents) + "\n")
@@ -117,7 +117,7 @@ def test_a_branch_with_files_is_replaced_only_on_request(hub: FakeHub, capsys: p
     assert lmtransfer(*QUICK) == 2
     said = _said(capsys)
     assert all(name in said for name in ("push=me/kept", "main", "old.txt", "overwrite=true"))
-    assert "read back" not in said  # it was refused before the work
+    assert "read back" not in said  # rejected before any work
     assert (hub.writes, hub.repositories["me/kept"].branches) == ([], before)
     assert lmtransfer(*QUICK, "overwrite=true") == 0
     files = hub.repositories["me/kept"].commits[hub.repositories["me/kept"].branches["main"]]
@@ -168,7 +168,7 @@ def test_a_run_goes_on_on_another_machine(
     monkeypatch.setenv("LMTRANSFER_CACHE", str(tmp_path / "other-cache"))
     assert lmtransfer("import", "source=me/broken") == 0
     assert not Path("runs/pretrain/broken/README.md").exists()
-    assert lmtransfer(*KEPT, "name=broken", "resume=true", "seed=3") == 2  # a setting that matters
+    assert lmtransfer(*KEPT, "name=broken", "resume=true", "seed=3") == 2  # a setting that changes the result
     assert lmtransfer(*KEPT, "name=broken", "resume=true") == 0
     assert "resuming after step 4 " in _said(capsys)
     for name in ("last", "best", "tokens-0", "tokens-100"):
@@ -177,7 +177,7 @@ def test_a_run_goes_on_on_another_machine(
         assert all(torch.equal(ours[key], theirs[key]) for key in theirs), name
     config = yaml.safe_load(Path("runs/pretrain/broken/config.yaml").read_text())
     assert config["corpus"]["path"] == [str(Path("text.txt").absolute())]
-    assert lmtransfer("import", "source=me/broken") == 2  # it exists
+    assert lmtransfer("import", "source=me/broken") == 2  # the run exists already
     assert "runs/pretrain/broken" in _said(capsys)
 
 
@@ -201,10 +201,10 @@ def test_a_transfer_starts_from_a_pushed_run(hub: FakeHub) -> None:
     assert json.loads(Path("runs/probe/one/versions.json").read_text())["data"]["init"] == f"me/kept@{first}"
     changed = hub.repositories["me/kept"].files() | {"note.txt": b"newer"}
     second = hub.repositories["me/kept"].commit(changed)
-    assert lmtransfer("probe", *LABELS, "init=hf:me/kept", "name=two") == 0  # the newest state, not the copy
+    assert lmtransfer("probe", *LABELS, "init=hf:me/kept", "name=two") == 0  # reads the newest state, not the copy
     assert json.loads(Path("runs/probe/two/versions.json").read_text())["data"]["init"] == f"me/kept@{second}"
     hub.close()
-    assert lmtransfer("probe", *LABELS, "init=hf:me/kept", "name=three") == 0  # without the hub, the copy
+    assert lmtransfer("probe", *LABELS, "init=hf:me/kept", "name=three") == 0  # reads the copy, without the hub
 
 
 @pytest.mark.parametrize(

@@ -25,12 +25,12 @@ def test_the_node_is_what_hydra_composes(losses: tuple[str, ...], choice: str) -
         words = ["~experiment", "model=bert_base", f"objective={choice}", "objective.max_length=24"]
         cfg = compose("pretrain", overrides=words)
     wanted = OmegaConf.to_container(cfg.objective, resolve=True)
-    assert build_objective_node(losses, {}, max_length=24) == wanted
+    assert build_objective_node({name: {} for name in losses}, max_length=24) == wanted
 
 
 def test_the_heads_arguments_win_and_the_weights_stay() -> None:
     given = {"mlm": {"_target_": "lmtransfer.objectives.masked_lm.MaskedLanguageModel", "norm_eps": 1e-5}}
-    node = build_objective_node(("mlm",), given, max_length=512)
+    node = build_objective_node(given, max_length=512)
     assert node is not None
     assert node["losses"]["mlm"]["norm_eps"] == 1e-5
     assert node["losses"]["mlm"]["weight"] == 1.0
@@ -38,5 +38,5 @@ def test_the_heads_arguments_win_and_the_weights_stay() -> None:
 
 
 def test_losses_that_nothing_trains_together_are_none() -> None:
-    assert build_objective_node(("mlm", "plm"), {}, max_length=24) is None
-    assert build_objective_node((), {}, max_length=24) is None
+    assert build_objective_node({"mlm": {}, "plm": {}}, max_length=24) is None
+    assert build_objective_node({}, max_length=24) is None

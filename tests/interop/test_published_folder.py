@@ -41,7 +41,7 @@ def test_what_is_no_folder_and_no_name_is_told_without_asking_the_net(given: str
     monkeypatch.chdir(tmp_path)
     with refuses(CheckpointError, f"source={given}", "config.json", "owner/name") as raised:
         find_published(given, key="source")
-    assert raised.value.__cause__ is None  # the net was not asked
+    assert raised.value.__cause__ is None  # the hub was not queried
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Weights of published folders: whole, sharded, old, torn and hostile."""
+"""Weight files of published folders: whole, sharded, old, damaged and hostile."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def assert_read(folder: Path) -> None:
 
 
 def shards(folder: Path, name: str, save: Any) -> dict[str, Any]:
-    """Two files and their index; gives the index."""
+    """Write two shards and their index, and return the path of the index."""
     stem, _, suffix = name.rpartition(".")
     files = [f"{stem}-{number}-of-2.{suffix}" for number in (1, 2)]
     save({name: tensor for name, tensor in TENSORS.items() if name.startswith("a.")}, folder / files[0])
@@ -52,7 +52,7 @@ def test_both_formats_of_pytorch_are_read(tmp_path: Path, zipped: bool) -> None:
 
 @pytest.mark.parametrize(("name", "save"), [("model.safetensors", save_file), ("pytorch_model.bin", torch.save)])
 class TestShards:
-    """Several files and an index."""
+    """A checkpoint of several files with an index."""
 
     def test_all_are_read(self, tmp_path: Path, name: str, save: Any) -> None:
         shards(tmp_path, name, save)
@@ -105,7 +105,7 @@ def test_files_of_another_format_are_told(tmp_path: Path, name: str, content: by
 
 
 class Code:
-    """What a pickle can make its reader do."""
+    """An object whose pickle runs code when it is loaded."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -129,7 +129,7 @@ def test_a_torn_model_is_refused_or_whole(tmp_path: Path) -> None:
 
 
 def _with_rules(units: list[int]) -> bytes:
-    """A model whose normalisation rules are a trie of these units."""
+    """Build a model whose normalization rules are a trie of these units."""
     model = ModelProto.FromString(_trained(model_type="bpe"))
     model.normalizer_spec.precompiled_charsmap = struct.pack(f"<{len(units) + 1}I", 4 * len(units), *units) + b"x\0"
     return model.SerializeToString()
@@ -137,7 +137,7 @@ def _with_rules(units: list[int]) -> bytes:
 
 @pytest.mark.parametrize("levels", [3, 60])
 def test_more_rules_than_a_machine_can_list_are_refused(levels: int) -> None:
-    """Both nodes of a level have the same children, so the trie has 2 ** levels strings."""
+    """Build a trie with 2 ** levels strings: both nodes of each level have the same children."""
     units = [place & 0xFF ^ 1 for place in range(256 * (levels + 2))]  # labels that lead nowhere
     units[0] = 256 << 10
     for level in range(1, levels + 1):
@@ -148,7 +148,7 @@ def test_more_rules_than_a_machine_can_list_are_refused(levels: int) -> None:
     units[last] = (128 ^ ord("A")) << 10 | 1 << 8 | ord("A")
     units[last ^ 128 ^ ord("A")] = 1 << 31
     if levels > 3:
-        with refuses(CheckpointError, "spm.model", "normalization rules are too many"):
+        with refuses(CheckpointError, "spm.model", "too many normalization rules"):
             _library(_with_rules(units))
         return
     normalizer = _library(_with_rules(units)).normalizer
@@ -161,7 +161,7 @@ def test_more_rules_than_a_machine_can_list_are_refused(levels: int) -> None:
 def test_a_loop_of_rules_is_refused() -> None:
     units = [place & 0xFF ^ 1 for place in range(512)]
     units[0], units[256 + 65] = 256 << 10, 65 << 10 | 65  # the child of this node is the node itself
-    with refuses(CheckpointError, "spm.model", "normalization rules are too many"):
+    with refuses(CheckpointError, "spm.model", "too many normalization rules"):
         _library(_with_rules(units))
 
 
@@ -178,7 +178,7 @@ def test_pieces_numbered_as_in_fairseq() -> None:
 
 
 def test_what_is_written_does_not_depend_on_the_order_of_a_set() -> None:
-    """Which is another in each process: two exports of one run would differ."""
+    """The order of a set differs between processes, so two exports of the same run would differ."""
     pairs, rules = [("a", "x"), ("b", "y")], {"ax": "c", "by": "d"}
     written = {normalizers.Replace(_boundaries(given, rules), "").__getstate__() for given in (pairs, pairs[::-1])}
     assert len(written) == 1

@@ -1,4 +1,4 @@
-"""The tokenizer files of published folders: which are read, what their settings mean, and what is refused."""
+"""The tokenizer files of published folders: which ones are read, what settings mean, and what is rejected."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PIECES = [
 
 
 def write(folder: Path, **files: Any) -> Path:
-    """A folder of files named by ``name__ending``, each bytes, text or an object."""
+    """Write files, named like ``name__ending``, from bytes, text or an object."""
     for name, content in files.items():
         path = folder / name.replace("__", ".")
         if isinstance(content, bytes):
@@ -207,7 +207,7 @@ def test_a_class_whose_pieces_are_not_these_is_refused(files: dict[str, Any], sa
         read_tokenizer(write(tmp_path, **files), vocab_size=500)
 
 
-# A sentencepiece file alone, against sentencepiece itself after what each family does to text.
+# A sentencepiece file alone, against sentencepiece on text that was cleaned as each family does.
 
 TEXT = [
     "The quick brown foxes jumped over two lazy dogs; they were not amused at all.",

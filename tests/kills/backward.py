@@ -1,4 +1,4 @@
-"""A model that only reads right to left, for the objective that needs one; the package has it as half of another."""
+"""A model that only reads right to left, for the objective that needs one; in the package it is half of a model."""
 
 from __future__ import annotations
 

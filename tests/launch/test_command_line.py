@@ -1,4 +1,4 @@
-"""How a command line becomes a run: composed once, and by Hydra's own command line where that is asked for."""
+"""From a command line to a run: composed once, or by Hydra's own command line if needed."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import pytest
 
 from lmtransfer.cli import main
 from lmtransfer.config import composing
-from lmtransfer.launch import sweep
+from lmtransfer.launch import run_sweep
 
 
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
-    """How often each of the two ways is taken."""
+    """Count how often each of the two ways is used."""
     counts = {"composed": 0, "by Hydra": 0}
 
     def count(owner: Any, name: str, which: str) -> None:
@@ -27,7 +27,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
         monkeypatch.setattr(owner, name, counting)
 
     count(composing, "compose", "composed")
-    count(sweep.hydra, "main", "by Hydra")
+    count(run_sweep.hydra, "main", "by Hydra")
     return counts
 
 

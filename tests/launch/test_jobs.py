@@ -1,4 +1,4 @@
-"""Jobs: each in its own process, when what it needs has finished; signals, failures, and jobs of a cluster."""
+"""Jobs: each runs in its own process once the jobs that it needs have finished; signals, failures and cluster jobs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def python(world: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A program in place of Python: its fourth word is the command, for which it makes a result by default."""
+    """A program in place of Python: its fourth argument is the command, for which it writes a result by default."""
     path = world / "python"
     monkeypatch.setattr(sys, "executable", str(path))
     _script(path, "mkdir -p $4; touch $4/result")
@@ -50,7 +50,7 @@ def run(jobs: list[Job], at_once: int = 1, record: Record = lambda job, seconds,
 
 
 def order(jobs: list[Job], at_once: int) -> list[str]:
-    """The names of jobs in the order in which they ended."""
+    """Return the names of the jobs in the order in which they ended."""
     ended: list[str] = []
     run(jobs, at_once, lambda job, seconds, resumed: ended.append(job.key) or seconds)  # type: ignore[func-returns-value]
     return ended
@@ -59,7 +59,7 @@ def order(jobs: list[Job], at_once: int) -> list[str]:
 def test_a_job_has_a_process_of_its_own_and_a_log() -> None:
     failed = run([job("--version"), job("pretran")])
     assert Path("logs/--version.log").read_text().startswith("lmtransfer ")
-    assert list(failed) == ["--version", "pretran"]  # it ends well, but makes no result
+    assert list(failed) == ["--version", "pretran"]  # exit code 0, but no result
     assert failed["pretran"].startswith("there is no command 'pretran'")
     assert last_message(Path("logs/pretran.log")) in failed["pretran"]
 
@@ -106,7 +106,7 @@ def test_an_interrupted_job_ends_the_others(python: Path) -> None:
 
 
 def test_as_many_jobs_as_asked_run_at_the_same_time(python: Path) -> None:
-    # Each waits until another one has begun: alone, none would end.
+    # Each job waits until another has started, so none would end alone.
     begun = "mkdir -p $4; touch begun-$4; until [ $(ls begun-* | wc -l) -ge 2 ]; do sleep 0.05; done"
     _script(python, f"{begun}; touch $4/result")
     assert run([job(str(number)) for number in range(4)], 2) == {}
@@ -122,7 +122,7 @@ def test_a_job_runs_when_its_needs_have_finished_and_alone_if_its_budget_is_a_ti
 
 
 def test_a_job_that_a_killed_runner_left_is_waited_for(python: Path) -> None:
-    """Its process still saves, and holds the lock of its run."""
+    """The process of the job is still saving and holds the lock of the run."""
     Path("a").mkdir()
     imports = "import pathlib, time; from lmtransfer.runs.create_and_lock import hold"
     hold = f"{imports}; hold(pathlib.Path('a').absolute()); print(1)"
@@ -145,13 +145,13 @@ def test_jobs_of_a_cluster_run_at_once_and_make_the_same_results(world: Path) ->
 
 @pytest.fixture
 def slurm(world: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Slurm's commands, for one machine: a submitted script starts at once, and its number is that of its process."""
+    """Slurm's commands for one machine: a submitted script starts at once, and its job id is its process id."""
     pytest.importorskip("submitit")
     folder = world / "slurm"
     folder.mkdir()
     alive = 'if kill -0 "$number" 2>/dev/null; then echo "$number|RUNNING|a"; else echo "$number|COMPLETED|a"; fi'
     scripts = {
-        # Like Slurm, it keeps a copy of the script: submitit renames the file as soon as sbatch has returned.
+        # Like Slurm, keep a copy of the script: submitit renames the file as soon as sbatch has returned.
         "sbatch": 'cp "$1" "$1.kept"\n'
         "export SLURM_NTASKS=1 SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_NODEID=0 SLURM_JOB_NUM_NODES=1\n"
         '(export SLURM_JOB_ID=$BASHPID; exec bash "$1.kept") >/dev/null 2>&1 &\n'
@@ -172,7 +172,7 @@ def slurm(world: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_jobs_of_slurm_are_submitted_and_those_of_an_earlier_runner_are_waited_for(slurm: Path) -> None:
     settings = {"executor": "slurm", "timeout_min": 5, "slurm_partition": None}
     place, quiet = Place(1, settings), Console(quiet=True)
-    assert list(run_jobs([job("--version")], place, quiet)) == ["--version"]  # it makes no result
+    assert list(run_jobs([job("--version")], place, quiet)) == ["--version"]  # no result
     assert Path("logs/--version.log").read_text().startswith("lmtransfer ")
     waiting = subprocess.Popen(["sleep", "2"])  # a job that an earlier runner submitted
     (slurm / "numbers").write_text(f"{waiting.pid}\n")
@@ -180,5 +180,5 @@ def test_jobs_of_slurm_are_submitted_and_those_of_an_earlier_runner_are_waited_f
     threading.Thread(target=waiting.wait).start()
     failed = run_jobs([job("early")], place, quiet)
     assert waiting.poll() == 0
-    assert list(failed) == ["early"]  # it left no result, and nothing else was submitted
+    assert list(failed) == ["early"]  # no result, and nothing else was submitted
     assert (slurm / "numbers").read_text() == f"{waiting.pid}\n"

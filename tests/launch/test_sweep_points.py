@@ -1,4 +1,4 @@
-"""What is known of a sweep before it begins, the time that is left, the folder of its outcomes, and launchers."""
+"""The plan of a sweep, the remaining time, the folder of its outcomes, and launchers."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from fakes.runs import pretraining
 
 from lmtransfer.config.composing import compose_files
 from lmtransfer.errors import Interrupted, MachineError
-from lmtransfer.launch import sweep
+from lmtransfer.launch import run_sweep
 from lmtransfer.launch.sweep_points import (
     SweepPlan,
     SweepPoint,
-    exchange_folder,
     launcher_error,
     plan_of,
     points_table,
     progress_line,
     read_points,
     seconds_left,
+    shared_folder,
     watch_points,
 )
 from lmtransfer.system import cores
@@ -70,7 +70,7 @@ def test_slurm_composes_with_our_settings(tmp_path: Path) -> None:
     words = ["hydra/launcher=submitit_slurm", "hydra.launcher.partition=gpu", "hydra.launcher.timeout_min=90"]
     plan = plan_of("pretrain", ["seed=1,2", f"output_root={tmp_path}/runs", *words])
     assert (plan.launcher, plan.total, plan.workers, plan.is_local) == ("submitit_slurm", 2, None, False)
-    with exchange_folder(plan) as folder:
+    with shared_folder(plan) as folder:
         settings = ["hydra/job_logging=none", "hydra/hydra_logging=none", "hydra.job.name=lmtransfer"]
         cfg = compose_files("pretrain", [*settings, *words, "seed=1", f"hydra.sweep.dir={folder}"])
         launcher = cfg.hydra.launcher
@@ -147,7 +147,7 @@ def test_outcomes_of_a_cluster_are_below_the_root_of_the_runs_and_stay_with_the_
     plan = SweepPlan("submitit_slurm", 2, workers=None, output_root=str(tmp_path / "runs"))
 
     def fail(*jobs: str) -> Path:
-        with suppress(ZeroDivisionError), exchange_folder(plan) as folder:
+        with suppress(ZeroDivisionError), shared_folder(plan) as folder:
             for job in jobs:
                 (folder / ".submitit" / job).mkdir(parents=True)
             _ = 1 / 0
@@ -172,7 +172,7 @@ def test_a_point_of_another_process_is_counted_here(tmp_path: Path, capsys: pyte
 
 def test_outcomes_of_an_interrupted_sweep_are_written_nowhere(tmp_path: Path) -> None:
     SweepPoint(0, "seed=1").write(tmp_path / "gone")
-    sweep.stop(tmp_path / "gone")
+    run_sweep.stop(tmp_path / "gone")
     assert not (tmp_path / "gone").exists()
     assert read_points(tmp_path / "gone") == []
 

@@ -1,4 +1,4 @@
-"""Shared layers: what is shared, that it stays so, and that it learns as one weight used many times."""
+"""ALBERT's shared weights: which are shared, that they stay shared, and that their gradients add up."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from lmtransfer.data.batch import pack
 from lmtransfer.models.albert import AlbertEncoder, Sharing
-from lmtransfer.training.optim.optimizer import classify
-from lmtransfer.training.optim.optimizers import AdamW, Lamb, Muon
+from lmtransfer.training.optim.optimizers import AdamW, Lamb, Muon, classify
 from lmtransfer.training.weights import aliases, load_weights, weights
 
 SHARED: dict[Sharing, set[str]] = {
@@ -74,7 +73,7 @@ def test_optimisers_get_each_parameter_once(share: Sharing) -> None:
     assert len(set(identities)) == len(identities) == len(list(encoder.parameters()))
     kinds = {item.name.removeprefix("stack.layers.0."): (item.kind, item.splits) for item in named}
     assert kinds["attention.query_key_value.weight"] == ("hidden", 3)
-    assert kinds["projection.weight"] == ("weight", 1)  # no matrix of a block
+    assert kinds["projection.weight"] == ("weight", 1)  # not a matrix of a block
     for optimizer in (Muon(learner=encoder), AdamW(learner=encoder), Lamb(learner=encoder)):
         held = [id(p) for part in optimizer.parts for group in part.param_groups for p in group["params"]]
         assert sorted(held) == sorted(identities)

@@ -1,4 +1,4 @@
-"""What every encoder can do, and what those that say nothing cannot."""
+"""The interface of encoders: the defaults, and the encoders inside a learner."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WB = ("weight", "bias")
 
 
 class Recurrent(Encoder):
-    """As a user may write it: nothing but what must be there."""
+    """A minimal encoder, as a user may write it."""
 
     attention, family_head = "causal", FamilyHead(token="last")
     token_embedding: nn.Embedding

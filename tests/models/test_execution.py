@@ -1,4 +1,4 @@
-"""How encoders run: compiled, with recomputed layers, with a residual stream in bfloat16."""
+"""Compilation, activation checkpointing, and residual streams in bfloat16."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from support.objective_table import built, small_model
 from support.refusals import refuses
 from torch import Tensor, nn
 
-from lmtransfer.data.stream import PlannedStream
+from lmtransfer.data.micro_batches import PlannedStream
 from lmtransfer.data.token_store import TokenStore
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.base import encoders_in
 from lmtransfer.models.execution import checkpoint_activations, compile_blocks, keep_residual
-from lmtransfer.models.layers.attention.layout import Layout
+from lmtransfer.models.layers.attention.dispatch import Layout
 from lmtransfer.models.layers.building_blocks import ResidualNorm
 from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.learner import PretrainingLearner
@@ -94,7 +94,7 @@ def _compiled_layers_drop() -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="a processor's code is compiled by g++")
 def test_what_is_compiled() -> None:
-    """In a process of its own: code that was compiled wrongly corrupts its memory."""
+    """Run in a separate process, whose memory wrongly compiled code can corrupt."""
     process = multiprocessing.get_context("spawn").Process(target=_what_is_compiled)
     process.start()
     process.join()
@@ -125,7 +125,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> TokenStore:
 
 
 def _passes(learner: PretrainingLearner, batches: list[Any]) -> tuple[list[float], dict[str, torch.Tensor], int]:
-    """Losses and gradients of consecutive passes, and the numbers that the first pass keeps for its backward pass."""
+    """Return the losses and gradients of consecutive passes, and the size of what the first pass saves for backward."""
     kept: list[int] = []
     values, state = [], None
     learner.train()
@@ -196,7 +196,7 @@ CASES = [
 
 
 def _given(objective: str, model: str, norm: str, folder: Path) -> tuple[PretrainingLearner, list[PretrainingBatch]]:
-    """A small learner, and three batches."""
+    """Return a small learner and three batches."""
     store = store_of(folder / f"{objective}-{model}", random_documents(60))
     changes = {} if model == "modern_laptop" else {"norm": norm}
     learner, source, _ = built(objective, store, "objective.max_length=24", changes=changes, model=model)
@@ -205,7 +205,7 @@ def _given(objective: str, model: str, norm: str, folder: Path) -> tuple[Pretrai
 
 
 def _watched(learner: PretrainingLearner) -> tuple[set[str], set[str]]:
-    """The dtypes from now on: what goes from layer to layer, and the last layer of each encoder."""
+    """Record the dtypes of the states between layers, and of the last layer of each encoder."""
     seen: set[str] = set()
     last: set[str] = set()
 
@@ -229,7 +229,7 @@ def test_the_stream_on_cuda(objective: str, model: str, norm: str, tmp_path: Pat
 
 
 def _on_cuda(objective: str, model: str, norm: str, folder: Path, dtype: str) -> tuple[set[str], list[str]]:
-    """The dtypes between the layers, and what the watch finds."""
+    """Return the dtypes of the states between layers, and the findings of the watch."""
     learner, batches = _given(objective, model, norm, folder)
     keep_residual(learner, getattr(torch, dtype))
     with fake_tensors():
@@ -264,7 +264,7 @@ def test_the_stream_is_bfloat16_the_last_layer_float32_and_losses_stay_near_thos
             totals.append(total.item())
         if dtype == torch.bfloat16:
             assert seen == {"torch.bfloat16"}
-            assert last == {"torch.float32"} or objective == "plm"  # it calls two_stream
+            assert last == {"torch.float32"} or objective == "plm"  # plm calls two_stream
         assert all(parameter.dtype == torch.float32 for parameter in learner.parameters())
         curves.append(totals)
     assert curves[1] == pytest.approx(curves[0], rel=0.02)

@@ -1,4 +1,4 @@
-"""What the flash kernel is given, with a plain loop in place of the kernel; and layers around it as one graph each."""
+"""The flash layout, with a plain loop instead of the kernel; and layers with flash attention as single graphs."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from lmtransfer.data.batch import PackedBatch, pack
 from lmtransfer.models.base import OutputPositions
 from lmtransfer.models.execution import compile_blocks
+from lmtransfer.models.layers.attention.dense import dense_attention
+from lmtransfer.models.layers.attention.dispatch import Layout, attention
 from lmtransfer.models.layers.attention.flash import FlashLayout, can_run_flash
-from lmtransfer.models.layers.attention.layout import Layout
-from lmtransfer.models.layers.attention.self_attention import _dense, attention
 
 LENGTHS = [1, 90, 17, 64, 64, 3]
 CPU = torch.device("cpu")
@@ -32,7 +32,7 @@ def _flash() -> Iterator[None]:
 
 
 def _check(layout: Layout, num_queries: int, *, width: int, window: int | None = None) -> None:
-    """Output and gradients are those of the dense blocks, within what bfloat16 can hold."""
+    """Check that output and gradients match those of the dense blocks, within the precision of bfloat16."""
     torch.manual_seed(0)
     rows = [torch.randn(n, 2, width).bfloat16() for n in (num_queries, *[sum(layout.lengths)] * 2, num_queries)]
     results = []
@@ -43,7 +43,7 @@ def _check(layout: Layout, num_queries: int, *, width: int, window: int | None =
             assert can_run_flash(*inputs)
             output = attention(*inputs, layout, reach=window)
         else:
-            output = _dense(*inputs, layout, layout.causal, window, 0.0)
+            output = dense_attention(*inputs, layout.dense, layout.causal, window, 0.0)
         results.append([output, *torch.autograd.grad(output, inputs, upstream)])
     for ours, exact in zip(*results, strict=True):
         assert ours.dtype == torch.bfloat16
@@ -109,7 +109,7 @@ def test_ragged_batches_of_one_budget_have_one_layout() -> None:
         assert layout.max_keys >= max(lengths)
         found.add((len(offsets), layout.max_queries, layout.max_keys))
     assert found == {(257, 128, 128)}
-    layouts = set()  # a new layout costs a compilation; these lengths are those of short documents cut at 512 tokens
+    layouts = set()  # each new layout is compiled; the lengths are like those of short documents cut at 512 tokens
     for _ in range(100):
         lengths = []
         while sum(lengths) < 5471:
@@ -120,7 +120,7 @@ def test_ragged_batches_of_one_budget_have_one_layout() -> None:
 
 
 def _batches(num: int) -> Iterator[tuple[PackedBatch, OutputPositions]]:
-    """Ragged batches of 512 tokens, and 64 positions of each."""
+    """Yield ragged batches of 512 tokens, with 64 positions each."""
     rng = np.random.default_rng(0)
     for _ in range(num):
         lengths: list[int] = []

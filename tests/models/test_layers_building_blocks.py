@@ -1,4 +1,4 @@
-"""Dropout: its rate, its scale, its gradient and its seed; the gated layer."""
+"""Dropout (rate, scale, gradient and seed), and the gated feed-forward layer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cross entropies and samples against torch's on dense logits; sampled softmaxes against loops and in frequency."""
+"""Cross entropies and samples against PyTorch on dense logits; sampled softmaxes against loops and frequencies."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_of_no_positions_and_in_bfloat16() -> None:
 
 
 class _Largest(TorchDispatchMode):
-    """The number of elements of the largest tensor that an operation makes."""
+    """Records the number of elements of the largest tensor that an operation creates."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -131,7 +131,7 @@ def test_the_sum_is_that_of_dense_logits(has_bias: bool, large: bool, monkeypatc
     for local, their in zip(gradients, torch.autograd.grad(3 * theirs, leaves), strict=True):
         torch.testing.assert_close(local, their)
     if large:
-        assert largest.size <= max(41 * 6, 41 * 5)  # the weights, or the logits of five positions
+        assert largest.size <= max(41 * 6, 41 * 5)  # the weights, or the logits at five positions
 
 
 def test_the_sum_over_a_large_vocabulary_trains_only_what_is_trained() -> None:
@@ -165,7 +165,7 @@ def _given() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 
 
 def test_a_low_temperature_takes_the_best_and_chunks_cover_every_position(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_CHUNK_SAMPLED", {"cpu": 22})  # two positions at a time, and one left over
+    monkeypatch.setattr(module, "_CHUNK_SAMPLED", {"cpu": 22})  # two positions per chunk, and one in the last
     hidden, weight, bias = _given()
     best = (hidden @ weight.T + bias).argmax(-1)
     assert torch.equal(sample_softmax(hidden, weight, bias, torch.rand(5), temperature=1e-4), best)
@@ -193,7 +193,7 @@ def test_a_sample_is_the_first_id_beyond_the_uniform_number(temperature: float) 
 
 
 class _Made(TorchDispatchMode):
-    """The dtypes of the products of matrices, and of all tensors of at least ``size`` numbers, that are computed."""
+    """Records the dtypes of matrix products, and of all computed tensors with at least ``size`` elements."""
 
     def __init__(self, size: int = 1) -> None:
         super().__init__()
@@ -220,7 +220,7 @@ def test_samples_of_the_logits_of_the_loss(chunk: int, large: bool, monkeypatch:
     expected = sample_softmax(hidden, weight, bias, uniform, temperature=0.7)
     with _Made() as made:
         cross_entropy_sum_and_samples(*_given(), targets, weights, uniform_M=uniform)
-    assert len(made.products) == (2 if chunk == 22 else 1)  # four positions at a time in the loss: one product each
+    assert len(made.products) == (2 if chunk == 22 else 1)  # one product per chunk of the loss
     total, hits, samples = cross_entropy_sum_and_samples(
         hidden, weight, bias, targets, weights, uniform_M=uniform, temperature=0.7
     )
@@ -240,11 +240,11 @@ def test_autocast_on_a_cpu_samples_from_float32_and_a_gpu_from_the_logits_of_the
     assert torch.equal(samples, sample_softmax(hidden, weight, bias, uniform))
     products, copies = fake_cuda(_on_cuda)
     assert products == ["torch.bfloat16"]
-    assert copies == 2  # both are of the loss: PyTorch copies bfloat16 logits before a softmax in float32
+    assert copies == 2  # both belong to the loss: PyTorch copies bfloat16 logits before a float32 softmax
 
 
 def _on_cuda() -> tuple[list[str], int]:
-    """The dtypes of the products, and how many tensors of all logits are float32."""
+    """Return the dtypes of matrix products, and the number of float32 tensors with all logits."""
     with fake_tensors(), mock.patch.object(module, "_compute_on_device", module._compute_chunk):
         hidden, weight, bias = (torch.zeros(*shape, device="cuda") for shape in ((4096, 8), (30_000, 8), (30_000,)))
         targets, numbers = (torch.zeros(4096, device="cuda", dtype=dtype) for dtype in (torch.int64, torch.float32))
@@ -290,13 +290,13 @@ def test_the_normaliser_is_that_of_the_full_softmax_on_average() -> None:
     normalisers = torch.stack(found)
     errors = normalisers.std(0) / math.sqrt(len(normalisers))
     assert ((normalisers.mean(0) - logits.exp().sum(1)).abs() < 4 * errors).all()
-    assert (errors < 0.03 * normalisers.mean(0)).all()  # so that the line above can fail
+    assert (errors < 0.03 * normalisers.mean(0)).all()  # otherwise, the check above could not fail
 
 
 def by_loops(
     hidden: Tensor, weight: Tensor, bias: Tensor, targets: Tensor, samples: Tensor, *, corrects_target: bool
 ) -> Tensor:
-    """The cross entropy of each position, one position after the other, over the target and the other sampled ids."""
+    """Compute the cross entropies position by position, over the target and the other sampled ids."""
     losses = []
     for state, target in zip(hidden, targets.tolist(), strict=True):
         ids = torch.tensor(sorted({target, *samples.tolist()}))
@@ -374,4 +374,4 @@ def test_sampling_is_for_training_alone(name: str, tmp_path: Path) -> None:
     )
     assert fewer < all_rows
     small, source, _ = built(name, store, "objective.max_length=24", *(word.replace("=8", "=4096") for word in words))
-    assert small.losses(batch)[0].keys() == full.train().losses(batch)[0].keys()  # the vocabulary is smaller
+    assert small.losses(batch)[0].keys() == full.train().losses(batch)[0].keys()  # more samples than tokens

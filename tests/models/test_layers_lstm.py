@@ -1,4 +1,4 @@
-"""The projected LSTM against PyTorch's own and a plain loop; its gradient; the characters' convolution."""
+"""The projected LSTM against PyTorch's LSTM and a plain loop; and the character CNN."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def lstm_of(**clips: float) -> ProjectedLstm:
 
 
 def one_sequence(layer: ProjectedLstm, inputs: Tensor, state: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """One time step after another, with automatic differentiation."""
+    """Compute time step by time step, with automatic differentiation."""
     weights = dict(layer.lstm.named_parameters())
     hidden, cell = state
     outputs = []
@@ -106,7 +106,7 @@ def test_a_compiled_time_step_is_one_graph_for_all_ragged_batches(monkeypatch: p
     module._compiled.cache_clear()
     torch.compiler.reset()
     given = np.random.default_rng(0)
-    batches = [(5, 4, 3), *(-np.sort(-given.integers(2, 9, 6)) for _ in range(5))]  # 3 time steps have 3 kinds of code
+    batches = [(5, 4, 3), *(-np.sort(-given.integers(2, 9, 6)) for _ in range(5))]  # three time steps, of three kinds
     for number, sizes in enumerate(batches):
         torch.manual_seed(number)
         parts = [torch.randn(sum(sizes), 12), torch.randn(sizes[0], 4), torch.randn(sizes[0], 3)]
@@ -128,7 +128,7 @@ def test_only_cuda_compiles_time_steps(fake_cuda: FakeCuda) -> None:
 
 
 def _compiled_on(device: str) -> set[bool]:
-    """Whether the time steps of a compiled ELMo are compiled on a device."""
+    """Return whether the time steps of a compiled ELMo are compiled on a device."""
     found: set[bool] = set()
 
     class Note:
@@ -175,7 +175,7 @@ def test_weights_start_as_published() -> None:
 
 
 def characters_of(words: int, places: int = 50) -> Tensor:
-    """Random spellings of one to all places, and padding after."""
+    """Return random words of one character up to the maximum, followed by padding."""
     rng = np.random.default_rng(0)
     spelt = np.full((words, places), PADDING_CHARACTER)
     for row in spelt:

@@ -1,4 +1,4 @@
-"""The relative shift against its definition, and number formats, dropout and empty selections of relative attention."""
+"""The relative shift against its definition; dtypes, dropout and selected queries in relative attention."""
 
 from __future__ import annotations
 

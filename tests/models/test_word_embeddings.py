@@ -1,4 +1,4 @@
-"""The token table of an encoder as an encoder of its own, and how it is brought to another scale."""
+"""The token embedding of an encoder as a separate encoder, and its standardization."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_it_reads_the_table_of_the_encoder_and_nothing_else() -> None:
     output.last.sum().backward()
     learned = [name for name, parameter in whole.named_parameters() if parameter.grad is not None]
     assert len(learned) == 1
-    # What is saved is the whole encoder, each tensor once.
+    # The whole encoder is saved, each tensor once.
     assert {name.removeprefix("whole.") for name in vectors.state_dict()} == set(whole.state_dict())
 
 

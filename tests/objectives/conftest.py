@@ -8,5 +8,5 @@ from lmtransfer.data.token_store import TokenStore
 
 @pytest.fixture(scope="session")
 def store(tmp_path_factory: pytest.TempPathFactory) -> TokenStore:
-    """Sixty random documents."""
+    """Return a store of sixty random documents."""
     return store_of(tmp_path_factory.mktemp("stores") / "s", random_documents(60))

@@ -1,4 +1,4 @@
-"""The words of a row from its pooled state: weights, losses and gradients in closed form, any cut, any encoder."""
+"""The bag-of-words objective: weights, losses and gradients against closed forms."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from fakes.objectives import TOKENIZER, bert, electra, elmo, gpt, perturbed, ran
 from lmtransfer.data.batch import pack
 from lmtransfer.data.token_shares import token_information
 from lmtransfer.data.token_store import TokenStore
+from lmtransfer.objectives.bag_of_words import BagOfWords
 from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.corruption.masking import Corruption, NoCorruption, TokenMasking
 from lmtransfer.objectives.language_model import BidirectionalLanguageModel, LanguageModel
@@ -23,7 +24,6 @@ from lmtransfer.objectives.masked_lm import MaskedLanguageModel
 from lmtransfer.objectives.replaced_token import ReplacedTokenDetection
 from lmtransfer.objectives.rows.stream import LanguageStream
 from lmtransfer.objectives.source import PretrainingSource
-from lmtransfer.objectives.word_vectors import BagOfWords
 
 #: Encoders with what they learn beside the words of rows.
 BESIDE: dict[str, tuple[Callable[[], Any], Callable[[], Any], Callable[[], Corruption]]] = {
@@ -37,12 +37,12 @@ BESIDE: dict[str, tuple[Callable[[], Any], Callable[[], Any], Callable[[], Corru
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> TokenStore:
     documents = random_documents(60)
-    documents[0] = [[7] * 400, [8] * 40]  # words of other information than the rest
+    documents[0] = [[7] * 400, [8] * 40]  # words with a different information
     return store_of(tmp_path_factory.mktemp("stores") / "s", documents)
 
 
 def learner_of(name: str, **changes: Any) -> PretrainingLearner:
-    """In float64, away from where all begins."""
+    """Return a learner in float64 with perturbed weights."""
     make_encoder, make_other, _ = BESIDE[name]
     learner = PretrainingLearner(make_encoder(), [make_other(), BagOfWords(tokenizer=TOKENIZER, **changes)])  # type: ignore[arg-type]
     return perturbed(learner.double(), seed=3)
@@ -63,7 +63,7 @@ def batch_of(
 
 
 def targets(batch: PretrainingBatch, information_V: np.ndarray) -> torch.Tensor:
-    """Each row's distribution over the vocabulary, by counting."""
+    """Count the target distribution of each row."""
     q_BV = torch.zeros(batch.original.num_real, TOKENIZER.vocab_size, dtype=torch.float64)
     edges = batch.original.cu_seqlens.tolist()
     for row in range(batch.original.num_real):

@@ -1,4 +1,4 @@
-"""Masked tokens: rates, splits, exact counts, what is never touched; rare tokens more often, against closed forms."""
+"""Token masking: rates, replacements, exact counts, special tokens, and weighting against closed forms."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_rates_over_sixty_thousand_masks(mask_prob: float) -> None:
         hit = np.append(hit, positions / len(tokens))
     assert masks / seen == pytest.approx(mask_prob, abs=0.003)
     assert masked / masks == pytest.approx(0.8, abs=0.005)
-    # One random draw in 86 gives the token itself.
+    # One of 86 random tokens equals the original.
     assert kept / masks == pytest.approx(0.1 + 0.1 / 86, abs=0.005)
     assert random / masks == pytest.approx(0.1 - 0.1 / 86, abs=0.005)
     assert not drawn[SPECIAL].any()
@@ -136,7 +136,7 @@ SELECTIONS = {"tokens": SingleTokens, "words": WholeWords, "ngrams": NGrams, "sp
 
 
 def inclusion(weights: list[float], budget: int) -> np.ndarray:
-    """How probable each item is among the first so many drawn by weight: the sum over all orders of drawing."""
+    """Compute the probability that each item is among the first ones sampled by weight, over all orders."""
     total, found = sum(weights), np.zeros(len(weights))
     for drawn in permutations(range(len(weights)), budget):
         left = [total - sum(weights[i] for i in drawn[:k]) for k in range(budget)]
@@ -146,7 +146,7 @@ def inclusion(weights: list[float], budget: int) -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> TokenStore:
-    """Three of four tokens are 4, every eighth is 6 or 7; the others are as frequent as each other."""
+    """Three of four tokens are 4, and every eighth is 6 or 7; the others are equally frequent."""
     documents = random_documents(20)
     others = sum(len(words) for document in documents for words in document)
     documents += [[[4] * (6 * others), [6] * (others // 2), [7] * (others // 2)]]
@@ -169,7 +169,7 @@ def test_tokens_are_hidden_as_often_as_their_information_says(store: TokenStore,
     row = row_of([1, 4, 6, 4, 50, 7, 80, 2])
     corruption.observe(store)
     information = token_information(store, size=96)
-    assert information[4] < 1  # the floor
+    assert information[4] < 1  # the minimum
     weights = [max(1.0, information[token]) for token in (4, 6, 4, 50, 7, 80)]
     assert max(weights) / min(weights) > 3
     num, hit = 5_000, np.zeros(8)
@@ -186,7 +186,7 @@ def test_tokens_are_hidden_as_often_as_their_information_says(store: TokenStore,
 def test_words_weigh_the_mean_of_their_pieces(store: TokenStore) -> None:
     corruption = TokenMasking(mask_prob=0.25, weighting="rare", selection=WholeWords(), tokenizer=TOKENIZER)
     corruption.observe(store)
-    row = row_of([1, 4, 51, 6, 7, 80, 81, 2])  # three words of two pieces, of which one fits
+    row = row_of([1, 4, 51, 6, 7, 80, 81, 2])  # three words of two pieces; the budget is enough for one
     weights = np.maximum(1.0, token_information(store, size=96))
     pairs = [weights[[4, 51]].mean(), weights[[6, 7]].mean(), weights[[80, 81]].mean()]
     hit, num = Counter[int](), 3_000
@@ -210,7 +210,7 @@ def test_as_many_are_hidden_and_never_a_special_token(store: TokenStore, name: s
         corruption.observe(store)
     for draw in range(150):
         row = random_row(rng, int(rng.integers(40, 60)))
-        row.tokens[5:30:2] = 4  # a frequent one that begins a word
+        row.tokens[5:30:2] = 4  # a frequent token that begins a word
         for way, corruption in by_way.items():
             corrupted = corruption.corrupt(row, np.random.default_rng(draw))
             assert not tokenizer.is_special[corrupted.targets].any()

@@ -1,4 +1,4 @@
-"""Masks of whole words, n-grams, spans and entities: their units, lengths, rates and replacements."""
+"""Masking of whole words, n-grams, spans and entities: units, lengths, rates and replacements."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ SELECTIONS: dict[str, Callable[[], Selection]] = {
 
 
 def single_words(count: int) -> Row:
-    """A frame around words of one token."""
+    """Return a row of one-token words between special tokens."""
     return row_of([1, *(46 + 2 * (np.arange(count) % 20)), 2])
 
 
 def words_of(row: Row, tokenizer: Tokenizer = TOKENIZER) -> list[list[int]]:
-    """Positions of each word, one token after the other."""
+    """Return the positions of each word, in a plain loop."""
     words: list[list[int]] = []
     for position, token in enumerate(row.tokens.tolist()):
         if tokenizer.is_special[token]:
@@ -96,7 +96,7 @@ def test_every_word_is_as_likely_in_a_row() -> None:
 
 
 def unit_lengths(selection: Selection, tokens: np.ndarray, maskable: np.ndarray, budget: int, draws: int) -> np.ndarray:
-    """How often units of 0, 1, 2, ... tokens are chosen."""
+    """Count the chosen units of 0, 1, 2, ... tokens."""
     selection.bind(TOKENIZER)
     counts = np.zeros(64, dtype=int)
     for draw in range(draws):
@@ -126,7 +126,7 @@ def test_lengths_of_units_are_those_of_the_paper(name: str) -> None:
 
 @pytest.mark.parametrize("name", LENGTHS)
 def test_lengths_where_special_tokens_cut_units(name: str) -> None:
-    """In stretches of four words a unit that starts at word s of them has at most 4 - s."""
+    """In runs of four words, a unit that starts at word s has at most 4 - s words."""
     selection, shares = LENGTHS[name]
     expected = np.zeros(5)
     for start in range(4):
@@ -142,7 +142,7 @@ def test_lengths_where_special_tokens_cut_units(name: str) -> None:
 
 
 def test_lengths_where_the_budget_cuts_units() -> None:
-    """Expected numbers of units by length, of a budget that is spent unit after unit; units hardly ever meet."""
+    """The budget cuts the last unit; units rarely touch, so the expected number of units by length is known."""
     shares, budget = 0.8 ** np.arange(10) * 0.2 / (1 - 0.8**10), 12
     expected = [np.zeros(11)]
     for left in range(1, budget + 1):
@@ -170,12 +170,12 @@ def test_eighty_ten_ten_by_span_or_by_token(shared: bool) -> None:
         new = tokens[positions]
         kind = np.where(new == 3, 0, np.where(new == targets, 2, 1))
         for span in np.split(kind, np.flatnonzero(np.diff(positions) > 1) + 1):
-            if len(span) == 4:  # hardly ever two that touch
+            if len(span) == 4:  # adjacent units are rare
                 spans += 1
                 alike += len(set(span.tolist())) == 1
                 kinds[int(np.bincount(span, minlength=3).argmax())] += 1
     assert spans > 2000
-    if shared:  # a random token is the same one once in 86 times
+    if shared:  # one of 86 random tokens equals the original
         assert alike / spans == pytest.approx(1 - 0.1 * 4 / 86, abs=0.006)
         assert [kinds[kind] / spans for kind in range(3)] == pytest.approx([0.8, 0.1, 0.1], abs=0.02)
     else:
@@ -268,7 +268,7 @@ def test_entities_are_runs_of_capitalised_words(tmp_path: Path) -> None:
 
 
 def test_entities_take_their_share_of_the_budget() -> None:
-    sentence = [46, 48, 50, 4, 6, 52, 54, 56, 58, 60]  # an entity of two words in ten
+    sentence = [46, 48, 50, 4, 6, 52, 54, 56, 58, 60]  # one entity of two words in ten words
     row = row_of([1, *sentence * 20, 2])
     is_entity = np.isin(row.tokens, [4, 6])
     for share, expected in [(0.0, 0.0), (0.5, 0.5), (1.0, 1.0)]:
@@ -300,7 +300,7 @@ def test_masks_are_unions_of_whole_words_of_the_text(kind: str, tmp_path: Path) 
 
 
 def check_whole_words_of_text(tokenizer: Tokenizer, lines: list[str]) -> None:
-    """For each selection: the characters of a word, by white space, are hidden together."""
+    """With each selection, all characters of a whitespace-delimited word are masked together."""
     for name, made in SELECTIONS.items():
         corruption = TokenMasking(mask_prob=0.3, selection=made(), tokenizer=tokenizer)
         for line in lines:
@@ -309,7 +309,7 @@ def check_whole_words_of_text(tokenizer: Tokenizer, lines: list[str]) -> None:
             starts = [p for p in range(len(line)) if line[p] != " " and (p == 0 or line[p - 1] == " ")]
             word_of = [sum(start <= offset for start in starts) - 1 for offset in encoding.offsets[:, 1] - 1]
             word_of = [max(w, 0) for w in word_of]
-            for token, (first, last) in enumerate(encoding.offsets):  # a lone sign of a word's beginning has no width
+            for token, (first, last) in enumerate(encoding.offsets):  # a bare word-start marker has no characters
                 if first == last:
                     word_of[token] = word_of[token + 1] if token + 1 < len(word_of) else word_of[token]
             for draw in range(100):

@@ -1,4 +1,4 @@
-"""Permutation language modelling: which tokens are chosen, in which order, and that nothing leaks."""
+"""Permutation language modeling: the chosen tokens, their order, and no leaks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def xlnet(**changes: Any) -> XlnetEncoder:
 
 
 class TestTargets:
-    """Spans and orders."""
+    """The tests of the chosen spans and their order."""
 
     def test_rate_and_special_tokens(self) -> None:
         rng = np.random.default_rng(0)
@@ -61,7 +61,7 @@ class TestTargets:
             seen[permutation] = seen.get(permutation, 0) + 1
         assert len(seen) == 6
         assert sorted(next(iter(seen))) == [1, 2, 3]
-        assert all(count == pytest.approx(1000, abs=4 * 29) for count in seen.values())  # 4 deviations
+        assert all(count == pytest.approx(1000, abs=4 * 29) for count in seen.values())  # four standard deviations
 
     def test_spans_have_lengths_as_one_over_n_and_lie_in_contexts_of_their_own(self) -> None:
         rng = np.random.default_rng(2)
@@ -74,16 +74,16 @@ class TestTargets:
             edges = np.flatnonzero(np.diff(chosen.units, prepend=-1, append=-1))
             sizes = np.diff(edges)
             first, last = chosen.positions[edges[:-1]], chosen.positions[edges[1:] - 1]
-            assert np.array_equal(last - first + 1, sizes)  # no holes
+            assert np.array_equal(last - first + 1, sizes)  # no gaps
             assert first[0] >= 0
             assert last[-1] < 600
-            ends = np.cumsum(6 * sizes)  # the contexts fill the row
+            ends = np.cumsum(6 * sizes)  # the contexts cover the row
             assert (first >= ends - 6 * sizes).all()
             assert (last < ends).all()
             lengths.extend(sizes.tolist())
         shares = np.bincount(lengths, minlength=6)[1:] / len(lengths)
         expected = 1 / np.arange(1, 6)
-        # The last span of a row takes what is left, about one of 45.
+        # The last span of a row, about one in 45, gets the remaining budget.
         assert shares == pytest.approx(expected / expected.sum(), abs=0.02)
 
     def test_every_place_is_as_likely(self) -> None:
@@ -92,7 +92,7 @@ class TestTargets:
         counts = np.zeros(27)
         for _ in range(6000):
             counts[corruption.choose(27, rng).positions] += 1
-        # 4 contexts of 6 in 27 places: the outer ones are covered less often, (k + 1) / 4 of the time.
+        # Four contexts of 6 in 27 positions: the outer positions are covered in only (k + 1) / 4 of the cases.
         covered = np.minimum(np.minimum(np.arange(27) + 1, 27 - np.arange(27)), 4) / 4
         assert counts / 6000 == pytest.approx(covered / 6, abs=0.02)
 
@@ -126,7 +126,7 @@ class TestTargets:
 
 
 class TestLeaks:
-    """What a query may depend on, told by gradients."""
+    """The tests of what a query depends on, by gradients."""
 
     @pytest.mark.parametrize("norm", ["post", "pre"])
     @pytest.mark.parametrize("with_memory", [False, True])
@@ -166,7 +166,7 @@ class TestLeaks:
             depends = gradient.abs().sum(-1).numpy() > 0
             expected = (sequence_T == sequence_T[position]) & (order_T.numpy() < order_T[position].item())
             assert np.array_equal(depends, expected)
-        for layer in output.layers[:-1][1:]:  # the content stream sees itself too
+        for layer in output.layers[:-1][1:]:  # the content stream also sees its own token
             for position in range(len(order_T)):
                 (gradient,) = torch.autograd.grad(layer[position].sum(), embedded[0], retain_graph=True)
                 depends = gradient.abs().sum(-1).numpy() > 0

@@ -1,4 +1,4 @@
-"""Replaced-token detection: what is replaced, which gradient goes where, losses against a loop, saving, refusals."""
+"""Replaced-token detection: replacements, gradients, losses against a loop, saving, and refused settings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch import nn
 from lmtransfer.data.batch import PackedBatch, pack
 from lmtransfer.data.token_store import TokenStore
 from lmtransfer.errors import ConfigError
-from lmtransfer.models.generator import generator_shape
+from lmtransfer.models.electra import generator_shape
 from lmtransfer.models.layers import cross_entropy
 from lmtransfer.objectives.base import masked_loss
 from lmtransfer.objectives.batch import PretrainingBatch
@@ -28,7 +28,7 @@ from lmtransfer.objectives.pair_label import NextSentencePrediction
 from lmtransfer.objectives.replaced_token import ReplacedTokenDetection
 from lmtransfer.objectives.rows.stream import FullSentences, LanguageStream
 from lmtransfer.objectives.source import PretrainingSource
-from lmtransfer.training.optim.optimizer import classify
+from lmtransfer.training.optim.optimizers import classify
 from lmtransfer.training.weights import aliases, load_weights, weights
 
 ENCODERS: dict[str, Callable[..., Any]] = {"electra": electra, "modern": modern}
@@ -52,14 +52,14 @@ def learner_of(encoder: nn.Module, **changes: Any) -> PretrainingLearner:
 
 
 def seen_by(learner: PretrainingLearner) -> list[PackedBatch]:
-    """What the discriminator reads from now on."""
+    """Record the tokens that the discriminator reads."""
     seen: list[PackedBatch] = []
     learner.encoder.register_forward_pre_hook(lambda _, arguments: seen.append(arguments[0]))
     return seen
 
 
 def always(monkeypatch: pytest.MonkeyPatch, samples_M: torch.Tensor) -> None:
-    """Let the generator sample these."""
+    """Let the generator sample these tokens."""
     monkeypatch.setattr(cross_entropy, "sample_logits", lambda *_, **__: samples_M)
 
 
@@ -111,7 +111,7 @@ def test_losses_equal_a_loop_over_rows_and_positions(store: TokenStore, name: st
 def test_the_discriminator_reads_no_mask_and_samples_only_at_hidden_tokens(store: TokenStore) -> None:
     learner, batch = learner_of(electra()), batch_of(store)
     assert (batch.inputs.tokens_T == TOKENIZER.mask_id).sum() > 10
-    learner.objectives["rtd"].generator_head.bias.data[: TOKENIZER.mask_id + 1] = -1e4  # it may sample [MASK], rarely
+    learner.objectives["rtd"].generator_head.bias.data[: TOKENIZER.mask_id + 1] = -1e4  # a sample is rarely [MASK]
     seen = seen_by(learner)
     learner.losses(batch)
     assert (seen[0].tokens_T != TOKENIZER.mask_id).all()
@@ -131,7 +131,7 @@ def test_a_correct_sample_is_labelled_real(
     assert losses["rtd_replaced"].sum == 0
     with torch.no_grad():
         logits = learner.objectives["rtd"].token_logits(learner.encoder(batch.original).last)[: batch.num_tokens]
-    torch.testing.assert_close(losses["rtd"].sum, nn.functional.softplus(logits).sum())  # all real
+    torch.testing.assert_close(losses["rtd"].sum, nn.functional.softplus(logits).sum())  # all count as real
     samples[2] = (samples[2] + 1) % 90
     losses, _ = learner.losses(batch)
     assert losses["rtd_replaced"].sum == 1
@@ -156,9 +156,9 @@ def test_gradients_go_where_they_should(store: TokenStore, name: str) -> None:
     seen = seen_by(learner)
     assert reached("rtd") == every - own
     rows = embedding.weight.grad.abs().sum(1).nonzero()[:, 0]
-    assert torch.equal(rows, seen[0].tokens_T.unique())  # as input only, in the rows that the discriminator reads
+    assert torch.equal(rows, seen[0].tokens_T.unique())  # only the discriminator's input tokens
     assert reached("generator_mlm") == shared | own
-    assert embedding.weight.grad.abs().sum(1).gt(0).all()  # as output matrix, it is reached in every row
+    assert embedding.weight.grad.abs().sum(1).gt(0).all()  # as output matrix, in every row
 
 
 @pytest.mark.parametrize("name", ENCODERS)
@@ -172,7 +172,7 @@ def test_the_generator_is_a_smaller_encoder_over_the_same_embeddings(name: str) 
     assert generator.stack.layers[0].feed_forward.contract.in_features == 160
     assert all(torch.equal(before[key], tensor) for key, tensor in encoder.state_dict().items())
     shared = {id(p) for p in encoder.parameters()}
-    assert not [key for key, p in generator.named_parameters() if id(p) in shared]  # they are the encoder's to keep
+    assert not [key for key, p in generator.named_parameters() if id(p) in shared]  # they belong to the encoder
 
 
 @pytest.mark.parametrize(
@@ -259,7 +259,7 @@ def test_refusals() -> None:
         PretrainingLearner(bert(), [ReplacedTokenDetection()])  # type: ignore[list-item]
     with refuses(ConfigError, "model.num_heads=3", "model.dim=16"):
         electra(num_heads=3)
-    with refuses(ConfigError, "model.num_heads=16", "model.dim=16", " 8"):  # a divisor of 8: widths are even
+    with refuses(ConfigError, "model.num_heads=16", "model.dim=16", " 8"):  # a divisor of 8, because widths are even
         modern(num_heads=16)
     with refuses(ConfigError, "model.window=7"):
         modern(window=7)
@@ -279,7 +279,7 @@ def test_the_plateau_of_token_frequencies_is_watched_in_the_generator(objectives
 
 
 def _batches(store: TokenStore, *, num_epochs: int) -> list[PretrainingBatch]:
-    """32 rows with as many maskings."""
+    """Return 32 rows as masked in each epoch."""
     source = PretrainingSource(
         store=store,
         rows=FullSentences(max_length=24, tokenizer=TOKENIZER),
@@ -292,7 +292,7 @@ def _batches(store: TokenStore, *, num_epochs: int) -> list[PretrainingBatch]:
 
 
 def _learn(learner: PretrainingLearner, batches: list[PretrainingBatch], done: dict[str, Any]) -> dict[str, float]:
-    """The mean losses and metrics over all maskings once each is past its bound, or at the end."""
+    """Train until each loss and metric reaches its bound, and return the means over all masks."""
     optimizer = torch.optim.AdamW(learner.parameters(), lr=1e-2, weight_decay=0.0)
     means: dict[str, float] = {}
     for _ in range(300):
@@ -313,10 +313,10 @@ def _learn(learner: PretrainingLearner, batches: list[PretrainingBatch], done: d
 
 
 def test_generator_and_discriminator_learn_by_heart(store: TokenStore) -> None:
-    """With a modern encoder; electra is among the objectives that learn by heart."""
+    """Overfit with a modern encoder; the overfitting tests of all objectives use ELECTRA."""
     torch.manual_seed(0)
     learner = PretrainingLearner(modern(dim=32, hidden_dim=64), [ReplacedTokenDetection(generator_size=1.0)])
-    # Of 300 rounds at most: 81 to 116 with AVX512 and with AVX2.
+    # At most 300 rounds; 81 to 116 were needed with AVX512 and AVX2.
     bounds = {
         "generator_mlm": lambda mean: mean < 0.1,
         "generator_accuracy": lambda mean: mean > 0.95,
@@ -334,10 +334,10 @@ def test_a_discriminator_finds_what_an_untrained_generator_puts_into_rows_it_kno
     objective.generator.requires_grad_(False)
     objective.generator_head.requires_grad_(False)
     batches = _batches(store, num_epochs=6)
-    # Of 300 rounds at most: ten seeds with AVX512 and with AVX2 need 24 to 42.
+    # At most 300 rounds; ten seeds needed 24 to 42 with AVX512 and AVX2.
     bounds = {"rtd_accuracy": lambda mean: mean > 0.95, "rtd_recall": lambda mean: mean > 0.8}
     means = _learn(learner, batches, bounds)
     assert means["rtd_replaced"] > 0.9
-    assert means["rtd_accuracy"] > 0.95  # telling nothing would be 0.85
+    assert means["rtd_accuracy"] > 0.95  # a useless discriminator has 0.85
     assert means["rtd_recall"] > 0.7
     assert means["rtd_precision"] > 0.8

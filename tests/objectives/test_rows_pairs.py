@@ -1,4 +1,4 @@
-"""Pairs of texts: against the published procedures over lists, and the properties that silent bugs break."""
+"""Rows of two texts, against the published procedures and by their properties."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def document_of(store: TokenStore, token: int) -> int:
 def pairs_by_hand(
     documents: list[list[list[int]]], capacity: int, short_seq_prob: float, random_prob: float, seed: int, epoch: int
 ) -> list[tuple[list[int], list[int], int]]:
-    """create_instances_from_document over lists of tokens, before truncation."""
+    """Follow the published create_instances_from_document over lists of tokens, before truncation."""
     pairs, before = [], 0
     for index, document in enumerate(documents):
         target = target_of(index, capacity, short_seq_prob, seed, epoch)
@@ -114,14 +114,14 @@ def test_negatives_are_from_other_documents_and_positives_follow(tmp_path: Path)
             (a_start, a_stop), (b_start, _) = ranges(row)
             same = document_of(store, a_start) == document_of(store, b_start)
             assert same == (row.labels["nsp"] == 0)
-            if same and len(row.tokens) < 512:  # nothing was cut off, so B begins where A ends
+            if same and len(row.tokens) < 512:  # no truncation, so B begins where A ends
                 assert b_start == a_stop
             labels.append(row.labels["nsp"])
     assert 0.45 < np.mean(labels) < 0.6
 
 
 def test_the_share_of_negatives_is_a_half_where_there_is_a_choice(tmp_path: Path) -> None:
-    # Sentences of one token: nothing is ever cut off, and only a document's last sentence may be alone.
+    # With sentences of one token there is no truncation, and only the last sentence of a document can be alone.
     store = store_of(tmp_path / "s", random_documents(1200, most_sentences=12, longest=1, least_sentences=6))
     plan = SentencePairs(max_length=8, short_seq_prob=0, tokenizer=TOKENIZER).plan(store, seed=0, epoch=0)
     drawn = plan.pairs
@@ -132,7 +132,7 @@ def test_the_share_of_negatives_is_a_half_where_there_is_a_choice(tmp_path: Path
 
 
 def pairs_of(sizes: list[tuple[int, int]]) -> Pairs:
-    """Texts of these sizes, A at token 0 and B at token 500."""
+    """Return texts of these sizes, with A at token 0 and B at token 500."""
     a, b = (np.array(side, dtype=np.int32) for side in zip(*sizes, strict=True))
     start = np.zeros(len(a), dtype=np.int64)
     return Pairs(start, a, start + 500, b, start.astype(bool))
@@ -213,7 +213,7 @@ def texts(row: Row) -> tuple[list[int], list[int]]:
 def published_pairs(
     documents: list[list[list[int]]], capacity: int, short_seq_prob: float, seed: int, epoch: int
 ) -> list[tuple[list[int], list[int], int]]:
-    """create_instances_from_document over lists of tokens, with random_next_sentence off, before truncation."""
+    """Follow ALBERT's create_instances_from_document over lists of tokens, before truncation."""
     pairs, before = [], 0
     for index, document in enumerate(documents):
         target = target_of(index, capacity, short_seq_prob, seed, epoch)
@@ -276,7 +276,7 @@ def test_a_row_is_labelled_swapped_if_and_only_if_its_second_text_stands_first_i
             assert row.labels["sop"] == (b_start < a_start)
             early, delayed = sorted([(a_start, a_stop), (b_start, b_stop)])
             assert early[1] <= delayed[0]
-            if len(row.tokens) < max_length:  # nothing was cut off
+            if len(row.tokens) < max_length:  # no truncation
                 assert early[1] == delayed[0]
             a, b = texts(row)
             assert a == store.tokens(a_start, a_stop).tolist()
@@ -291,7 +291,7 @@ def test_no_sentence_is_lost_but_those_of_documents_of_one(tmp_path: Path) -> No
     store = store_of(tmp_path / "s", documents)
     lone = [i for i, document in enumerate(documents) if len(document) == 1]
     assert lone
-    plan = OrderedPairs(max_length=2000, tokenizer=TOKENIZER).plan(store, seed=0, epoch=0)  # nothing is cut off
+    plan = OrderedPairs(max_length=2000, tokenizer=TOKENIZER).plan(store, seed=0, epoch=0)  # no truncation
     seen = np.zeros(store.num_tokens, dtype=int)
     drawn = plan.pairs
     for starts, sizes in ((drawn.a_start, drawn.a_size), (drawn.b_start, drawn.b_size)):
@@ -315,7 +315,7 @@ def test_a_corpus_without_neighbours_and_bad_numbers_are_refused(tmp_path: Path)
         with refuses(DataError, "2 sentences", " 1", "objective=mlm", "corpus.validation_fraction"):
             rows.plan(lone, seed=0, epoch=0)
     one = store_of(tmp_path / "one", random_documents(1, least_sentences=12))
-    assert len(rows.plan(one, seed=0, epoch=0).lengths) > 2  # one document has neighbours enough
+    assert len(rows.plan(one, seed=0, epoch=0).lengths) > 2  # one document is enough
     with refuses(DataError, "objective.rows.lone_with_other_document=true", "2 documents", " 1"):
         OrderedPairs(max_length=32, lone_with_other_document=True, tokenizer=TOKENIZER).plan(one, seed=0, epoch=0)
     with refuses(ConfigError, "objective.max_length=5", "6"):

@@ -1,4 +1,4 @@
-"""Contiguous windows and complete sentences: against lists of the whole text."""
+"""Contiguous windows and full sentences, against lists of the whole text."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_bad_lengths_and_empty_stores_are_refused(tmp_path: Path) -> None:
 
 
 def packed_by_hand(documents: list[list[list[int]]], capacity: int, cross_documents: bool) -> list[list[int]]:
-    """Sentence by sentence: into the open row if it fits, with a [SEP] where the document changed."""
+    """Add each sentence to the current row if there is space, with a [SEP] between documents."""
     rows: list[list[int]] = []
     for document in documents:
         pieces = [sentence[i : i + capacity] for sentence in document for i in range(0, len(sentence), capacity)]

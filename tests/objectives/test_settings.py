@@ -1,4 +1,4 @@
-"""Numbers and words outside their range are refused by the signature of each component."""
+"""Arguments outside the range in a component's signature are refused."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ BAD: dict[str, dict[str, list[Any]]] = {
     "objectives.language_model.LanguageModel": {"num_sampled": [0]},
     "objectives.language_model.BidirectionalLanguageModel": {"num_sampled": [0]},
     "objectives.permutation_lm.PermutationLanguageModel": {"num_sampled": [0]},
-    "objectives.all_tokens.AllTokensMaskedLanguageModel": {"num_sampled": [0], **_GENERATOR},
+    "objectives.replaced_token.AllTokensMaskedLanguageModel": {"num_sampled": [0], **_GENERATOR},
     "objectives.replaced_token.ReplacedTokenDetection": _GENERATOR,
     "objectives.span_boundary.SpanBoundaryObjective": {"num_positions": [0], "position_dim": [0]},
-    "objectives.word_vectors.BagOfWords": {"pooling": ["max"]},
+    "objectives.bag_of_words.BagOfWords": {"pooling": ["max"]},
     "objectives.corruption.masking.TokenMasking": {
         "mask_prob": [0, 1.5],
         "max_predictions": [0],

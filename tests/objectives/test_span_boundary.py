@@ -1,4 +1,4 @@
-"""The span-boundary objective against a loop over spans, its gradients, and what it needs."""
+"""The span-boundary objective: losses against a loop over spans, gradients, and requirements."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from torch import nn
 from lmtransfer.data.batch import pack
 from lmtransfer.data.token_store import TokenStore
 from lmtransfer.errors import ConfigError
+from lmtransfer.objectives.compatibility import check_compatible
 from lmtransfer.objectives.corruption.masking import TokenMasking
 from lmtransfer.objectives.corruption.words import Spans
-from lmtransfer.objectives.fit import check_fit
 from lmtransfer.objectives.learner import PretrainingLearner, collect_output_positions
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
 from lmtransfer.objectives.rows.stream import LanguageStream
@@ -92,7 +92,7 @@ def test_every_parameter_gets_a_gradient_and_output_and_embedding_are_one(store:
 
 
 def test_a_hidden_tokens_own_state_is_not_read(store: TokenStore) -> None:
-    """Otherwise the objective would say nothing of boundaries."""
+    """Otherwise, the objective would not be about boundaries."""
     source, learner = source_of(store), learner_of()
     batch = source.build(0, source.plan(0), range(4))
     seen: list[torch.Tensor] = []
@@ -112,9 +112,9 @@ def test_what_does_not_fit_is_refused() -> None:
     rows, tokens = LanguageStream(max_length=48, tokenizer=TOKENIZER), TokenMasking(tokenizer=TOKENIZER)
     objectives = [MaskedLanguageModel(), SpanBoundaryObjective()]
     with refuses(ConfigError, "losses.sbo", "left", "right", "objective/corruption=spans"):
-        check_fit(encoder=bert(), objectives=objectives, rows=rows, corruption=tokens)
+        check_compatible(encoder=bert(), objectives=objectives, rows=rows, corruption=tokens)
     spans = TokenMasking(selection=Spans(), tokenizer=TOKENIZER)
-    check_fit(encoder=bert(), objectives=objectives, rows=rows, corruption=spans)
-    check_fit(encoder=bert(), objectives=objectives[1:], rows=rows, corruption=spans)
+    check_compatible(encoder=bert(), objectives=objectives, rows=rows, corruption=spans)
+    check_compatible(encoder=bert(), objectives=objectives[1:], rows=rows, corruption=spans)
     with refuses(ConfigError, "objective=sbo", "bidirectional"):
         SpanBoundaryObjective().bind(gpt())

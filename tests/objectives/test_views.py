@@ -1,4 +1,4 @@
-"""Batches taken apart for people: rows come back whole, and the counts are those of a plain loop."""
+"""The rows of a batch for display, and their counts against a plain loop."""
 
 from __future__ import annotations
 

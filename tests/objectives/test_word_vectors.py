@@ -1,4 +1,4 @@
-"""CBOW and skip-gram: windows, noise, and losses against loops over words; static vectors in transfer."""
+"""CBOW and skip-gram: windows, noise words, and losses against loops over words; static vectors in transfer."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from torch.nn.functional import softplus
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.word_embeddings import WordEmbeddings
 from lmtransfer.objectives.batch import PretrainingBatch
+from lmtransfer.objectives.compatibility import check_compatible
 from lmtransfer.objectives.corruption.masking import NoCorruption
 from lmtransfer.objectives.corruption.windows import ContextWindows, Quantiles
-from lmtransfer.objectives.fit import check_fit
 from lmtransfer.objectives.learner import PretrainingLearner, collect_output_positions
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
 from lmtransfer.objectives.rows.stream import LanguageStream
@@ -53,7 +53,7 @@ def learner_of(name: str, dim: int = 16) -> PretrainingLearner:
 
 
 def contexts_by_hand(batch: PretrainingBatch) -> list[tuple[int, list[int], list[int]]]:
-    """Each word that takes part, the words around it, and its noise words, one row at a time."""
+    """Return each word with its context words and its noise words, row by row."""
     edges, found = batch.original.cu_seqlens.tolist(), []
     names = sorted(name for name in batch.per_token if name.startswith("negative_"))
     for b in range(batch.original.num_real):
@@ -70,7 +70,7 @@ def contexts_by_hand(batch: PretrainingBatch) -> list[tuple[int, list[int], list
 
 
 def loss_by_hand(name: str, batch: PretrainingBatch, input_VD: Tensor, output_VD: Tensor) -> tuple[Tensor, int, int]:
-    """Sum, count and hits, one word and one context word at a time."""
+    """Compute sum, count and hits word by word."""
     total, count, hits = torch.zeros(()), 0, 0
     for word, around, noise in contexts_by_hand(batch):
         pairs = [(input_VD[word], other) for other in around]
@@ -174,7 +174,7 @@ def test_quantiles_are_those_of_a_binary_search(size: int) -> None:
 def test_noise_follows_frequency_to_the_three_quarters() -> None:
     corruption = ContextWindows(num_negatives=5, tokenizer=TOKENIZER)
     rng = np.random.default_rng(0)
-    shares = rng.random(NUM_PIECES) ** 4  # ids beyond do not occur
+    shares = rng.random(NUM_PIECES) ** 4  # larger ids do not occur
     shares[[7, 50]] = 0
     corruption.set_frequencies(shares / shares.sum())
     numbers = corruption.corrupt(row_of(rng.integers(4, NUM_PIECES, 40_000)), np.random.default_rng(0)).per_token
@@ -192,7 +192,7 @@ def test_noise_follows_frequency_to_the_three_quarters() -> None:
 
 
 def test_skip_gram_reaches_the_best_loss_there_is(tmp_path: Path) -> None:
-    """With more dimensions than words each pair's score is free, so the best loss is a sum of binary entropies."""
+    """With more dimensions than words, all scores are independent, so the optimal loss is a sum of binary entropies."""
     source = source_of(tmp_path, num_negatives=2)
     batch = source.build(0, source.plan(0), range(32))
     seen: dict[tuple[int, int], Counter[bool]] = {}
@@ -241,6 +241,6 @@ def test_what_does_not_fit_is_refused() -> None:
     with refuses(ConfigError, "objective=skipgram", "none", "model.attention", "bidirectional"):
         SkipGram().bind(bert())
     with refuses(ConfigError, "losses.cbow", "context_left", "objective/corruption=windows"):
-        check_fit(encoder=static, objectives=[ContinuousBagOfWords()], rows=rows, corruption=NoCorruption())
+        check_compatible(encoder=static, objectives=[ContinuousBagOfWords()], rows=rows, corruption=NoCorruption())
     windows = ContextWindows(tokenizer=TOKENIZER)
-    check_fit(encoder=static, objectives=[ContinuousBagOfWords(), SkipGram()], rows=rows, corruption=windows)
+    check_compatible(encoder=static, objectives=[ContinuousBagOfWords(), SkipGram()], rows=rows, corruption=windows)

@@ -1,4 +1,4 @@
-"""An encoder read left to right against its peer as a decoder, and row by row against each row alone."""
+"""Encoders with causal attention: against decoders of transformers, and in a batch against each row alone."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_states_of_a_bert_read_left_to_right_are_those_of_the_peers_decoder(norm
 
 
 def _both_ways() -> list[str]:
-    """The shipped models that can be read both ways, one of each class."""
+    """Return the models in conf that support both kinds of attention, one of each class."""
     found: dict[str, str] = {}
     for path in sorted((conf_dir() / "model").glob("*.yaml")):
         encoder = _encoder(path.stem)
@@ -104,7 +104,7 @@ def test_no_state_of_a_causal_row_depends_on_a_later_token_and_every_row_is_read
             encoder(batch, output_positions=output_positions).last, torch.cat(mixed)[output_positions.positions_N]
         )
     edited = [ids.copy() for ids in tokens]
-    for place in (1, 4):  # a causal row, and one that is read in both directions
+    for place in (1, 4):  # a causal row, and a bidirectional one
         edited[place][10] = (edited[place][10] + 5) % 96
     after = _last(encoder, replace(pack(edited), num_causal=3)).split(LENGTHS)
     assert torch.equal(mixed[1][:10], after[1][:10])

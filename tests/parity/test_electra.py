@@ -1,4 +1,4 @@
-"""ELECTRA's two losses against transformers with random weights: packed and of mixed lengths here, padded there."""
+"""ELECTRA's two losses, on packed rows of mixed lengths, against transformers with random weights on padded rows."""
 
 from __future__ import annotations
 
@@ -64,14 +64,14 @@ def test_losses_and_gradients_equal_the_peers_those_of_the_shared_embeddings_bei
     discriminator.save_pretrained(tmp_path)
     generator.save_pretrained(tmp_path / "generator")
     published = read_published(tmp_path)
-    assert published.loss_arguments["rtd"]["generator_size"] == 0.25
+    assert published.losses["rtd"]["generator_size"] == 0.25
     learner = learner_of(published).double()
     discriminator.double()
     generator.double()
     batch, read = _batch(), []
     learner.encoder.register_forward_pre_hook(lambda _, arguments: read.append(arguments[0]))
     losses, _ = learner.losses(batch)
-    (seen,) = read  # what the discriminator was given: the text with samples in it
+    (seen,) = read  # the discriminator's input: the text with samples in it
     replaced = (seen.tokens_T != batch.original.tokens_T).long()
     assert 0 < replaced.sum() <= batch.num_targets
     hidden = torch.full_like(replaced, -100)
@@ -79,7 +79,9 @@ def test_losses_and_gradients_equal_the_peers_those_of_the_shared_embeddings_bei
     theirs = {"rtd": _loss(discriminator, seen, replaced, 0), "generator_mlm": _loss(generator, batch.inputs, hidden)}
     ours = {name: losses[name].sum / losses[name].count for name in theirs}
     for name, loss in ours.items():
-        torch.testing.assert_close(loss, theirs[name].double(), atol=1e-6, rtol=1e-6)  # their labels make it float32
+        torch.testing.assert_close(
+            loss, theirs[name].double(), atol=1e-6, rtol=1e-6
+        )  # the dtype of their labels makes this loss float32
     for both in (ours, theirs):
         (50 * both["rtd"] + both["generator_mlm"]).backward()
     expected = learner_tensors(_gradients(discriminator), ELECTRA_FAMILY)

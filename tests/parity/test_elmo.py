@@ -45,7 +45,7 @@ def test_published_models_give_their_published_embeddings(data_root: Path, name:
         for place, states in enumerate(layers[2].split(list(batch.lengths))):
             both = torch.cat(list(expected[place][str(number)]), dim=1)
             torch.testing.assert_close(states[1:-1], both, atol=1e-5, rtol=0)
-        if number == 0:  # nothing is carried yet
+        if number == 0:  # no state is carried yet
             for ours, theirs in zip(stateless.layers, layers, strict=True):
                 torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=0)
         else:
@@ -105,7 +105,7 @@ def test_random_weights_equal_the_reference_in_all_layers(changes: dict[str, Any
         for layer, states in enumerate(expected):
             torch.testing.assert_close(layers[layer][place], torch.from_numpy(states), atol=1e-9, rtol=0)
         if changes == {}:
-            assert (np.abs(expected[1]) == 0.3).any()  # the clip did something
+            assert (np.abs(expected[1]) == 0.3).any()  # clipping had an effect
 
 
 def test_a_missing_and_a_spare_tensor_are_told() -> None:

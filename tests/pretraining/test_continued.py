@@ -1,4 +1,4 @@
-"""Going on with pretraining: the encoder and the heads go on where they were, and words can be added."""
+"""Continued pretraining: the encoder and the heads are those of the run, and words can be added."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SHORT = ["hardware=exact", "train.seconds=null", "train.batch_tokens=256", "trai
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that has learned its text: documents of one word each, so that a hidden word is one of those around it."""
+    """Train a run on documents that each repeat one word, so that the context determines a masked word."""
     folder = tmp_path_factory.mktemp("world")
     documents = [" ".join([word] * (60 + number)) for number in range(3) for word in dict.fromkeys(WORDS)]
     (folder / "text.txt").write_text("\n\n".join([LINE, *documents]) + "\n")
@@ -103,7 +103,7 @@ def test_the_schedule_is_fresh_and_resuming_changes_nothing(world: Path) -> None
     rates = [json.loads(line)["learning_rate"] for line in lines]
     assert max(rates) == pytest.approx(5e-5)
     assert rates[-1] < max(rates)
-    assert go_on("name=whole", "train.steps=4", "resume=true") == 0  # finished
+    assert go_on("name=whole", "train.steps=4", "resume=true") == 0  # the run is finished
     assert go_on("name=whole", "train.steps=4", "resume=true", "init=null") == 2
 
 
@@ -120,7 +120,7 @@ def test_heads_that_are_new_are_said(world: Path, capsys: pytest.CaptureFixture[
 
 
 def test_the_heads_compute_as_they_did(world: Path) -> None:
-    """Their activation and epsilon are the run's, whatever the objective's file says; what the user sets wins."""
+    """Activation and epsilon are those of the run, whatever the objective's file says, unless the user sets them."""
     path = Path("runs/pretrain/base/config.yaml")
     changed = config("runs/pretrain/base")
     changed["objective"]["losses"]["mlm"] |= {"activation": "relu", "norm_eps": 1e-5, "weight": 3.0}

@@ -1,4 +1,4 @@
-"""A generator that begins as the encoder: the same function, its own weights, the head of masked tokens; refusals."""
+"""generator_start=encoder: the same function, separate weights, and the head for masked tokens; refused settings."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from support.refusals import refuses
 
 from lmtransfer.data.batch import pack
 from lmtransfer.errors import ConfigError
-from lmtransfer.objectives.all_tokens import AllTokensMaskedLanguageModel
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
-from lmtransfer.objectives.replaced_token import ReplacedTokenDetection
+from lmtransfer.objectives.replaced_token import AllTokensMaskedLanguageModel, ReplacedTokenDetection
 from lmtransfer.pretraining.continued import inherit_heads
 from lmtransfer.training.weights import weights
 
@@ -29,7 +28,7 @@ COPY = {"generator_size": 1.0, "generator_start": "encoder"}
 
 
 def masked_learner(name: str) -> PretrainingLearner:
-    """A masked language model away from where it began."""
+    """Return a masked language model with perturbed weights."""
     learner = PretrainingLearner(ENCODERS[name](num_heads=1), [MaskedLanguageModel()])
     torch.manual_seed(5)
     with torch.no_grad():
@@ -57,7 +56,7 @@ def test_it_computes_what_the_encoder_and_its_head_did(name: str, kind: str, sha
     head = learner.objective_list()[0].inner()["generator"]
     torch.testing.assert_close(head.token_logits(generator_TD), logits_TV, rtol=0, atol=0)
 
-    with torch.no_grad():  # of its own from then on
+    with torch.no_grad():  # separate from then on
         for parameter in generator.stack.parameters():
             parameter.zero_()
     torch.testing.assert_close(learner.encoder(packed).last, states_TD, rtol=0, atol=0)

@@ -1,4 +1,4 @@
-"""Token embeddings from counts: against pairs counted one by one, a full decomposition, and what must stay."""
+"""Counted embeddings, against loops over pairs and a full decomposition."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ PARTS = (("large", 5, 90), ("small", 6, 10))
 def test_windows_count_what_a_loop_over_pairs_counts(
     contexts: int, at_once: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if at_once is not None:  # blocks of one to three tokens, and of two places
+    if at_once is not None:  # blocks of one to three tokens, and two positions at a time
         monkeypatch.setattr(counted_embeddings, "_COUNTS_IN_CACHE", at_once)
         monkeypatch.setattr(counted_embeddings, "_PAIRS_AT_ONCE", at_once)
     text = np.random.default_rng(0).integers(0, VOCABULARY, 60)
@@ -132,7 +132,7 @@ def _table(rows: int = VOCABULARY, dim: int = 8) -> nn.Embedding:
 
 
 def test_words_of_like_use_come_to_lie_together_and_absent_tokens_stay(tmp_path: Path) -> None:
-    """5 and 6 stand in the same places, 7 and 8 in others; 9 to 11 do not occur."""
+    """Tokens 5 and 6 occur in the same contexts, 7 and 8 in others; 9 to 11 do not occur."""
     rng = np.random.default_rng(0)
     groups = (((5, 6), 1), ((7, 8), 2))
     documents = [[[t for _ in range(6) for t in (int(rng.choice(p)), mark)]] for p, mark in groups for _ in range(40)]
@@ -203,7 +203,7 @@ def _char_elmo(vocab_size: int) -> ElmoEncoder:
 
 
 def test_characters_give_the_counted_vectors() -> None:
-    """Words of the same ending have the same vector, and so has a word that was not seen; rest of the model stays."""
+    """Words with the same ending get the same vector, even unseen ones; the rest of the model stays unchanged."""
     stems, endings = [a + b for a in "bcdfgh" for b in "aeiou"], ("ly", "ness")
     words = [stem + ending for stem in stems for ending in endings]
     encoder, characters = _char_elmo(len(words)), character_ids([*words, "kaly", "kaness"])
@@ -220,7 +220,7 @@ def test_characters_give_the_counted_vectors() -> None:
 
 
 def test_the_fit_is_a_weighted_ridge_regression() -> None:
-    """The same projection as least squares on rows that also contain the penalty, in float64 by numpy."""
+    """Compare with numpy's least squares in float64, with additional rows for the penalty."""
     rng = np.random.default_rng(0)
     words = ["".join(rng.choice(list("abcdef"), size=rng.integers(2, 9))) for _ in range(1500)]  # two parts
     shares, vectors = rng.dirichlet(np.ones(1500)), rng.normal(size=(1500, 8)) * 0.05
@@ -228,7 +228,7 @@ def test_the_fit_is_a_weighted_ridge_regression() -> None:
     with torch.no_grad():
         features = np.pad(network.features(characters).double().numpy(), ((0, 0), (0, 1)), constant_values=1.0)
     explained = fit_characters(network, characters, torch.from_numpy(vectors).float(), shares)
-    roots = shares**0.25  # the square root of the weight of a word, which is the square root of its share
+    roots = shares**0.25  # the square root of the word's weight, which is itself the square root of its share
     weighted = features * roots[:, None]
     penalty = np.sqrt(1e-2 * np.square(weighted).sum(0).mean()) * np.eye(features.shape[1])
     targets = np.concatenate([vectors * roots[:, None], np.zeros((features.shape[1], 8))])

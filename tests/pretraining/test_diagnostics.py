@@ -1,4 +1,4 @@
-"""What a run with a budget in seconds says of itself after its first steps."""
+"""The messages after the first steps of a run with a budget in seconds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lmtransfer.training.progress import ProgressLine
 
 
 class _Clock:
-    """Each look takes half a second; the first ones much longer, as the building of kernels does."""
+    """A clock on which a step takes half a second, and the first steps much longer, as when kernels are built."""
 
     def __init__(self) -> None:
         self.looks, self.now = 0, 0.0

@@ -21,7 +21,7 @@ from lmtransfer.training.optim.optimizers import AdamW, Muon
 
 
 def suggested(corpus: str, *, small: bool) -> list[str]:
-    """The words of the command that the closing message suggests."""
+    """Return the words of the command that the closing message suggests."""
     lines = next_lines(Path("runs/pretrain/mine"), corpus, small=small, output_root=Path("runs"))
     assert lines[-1].split() == ["lmtransfer", "report", "runs"]
     return shlex.split(lines[0].partition("?")[2])
@@ -61,7 +61,7 @@ def test_a_run_of_few_steps_says_so_where_it_is_opened_as_init(
 ) -> None:
     (tmp_path / "config.yaml").write_text("model: null\n")
     (tmp_path / "result.json").write_text(json.dumps({"format": 1, "command": command, "steps": steps}))
-    for _ in range(2):  # a command opens its init more than once
+    for _ in range(2):  # commands open init more than once
         with pytest.raises(RunDirectoryError):
             open_saved(tmp_path, key="init")
     said = capsys.readouterr().err

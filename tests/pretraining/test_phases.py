@@ -1,4 +1,4 @@
-"""Pretraining in phases: what each does and leaves to the next, where a run goes on, and what is refused."""
+"""Pretraining in phases: what carries over to the next phase, resuming, and refused settings."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_run_that_goes_on_in_any_phase_is_the_uninterrupted_one(words: list[st
 
 def test_phases_of_one_objective_share_the_state_of_its_optimiser() -> None:
     moments = saved(trained(*GROWING), "optimizer")
-    assert {int(moments[name]) for name in moments if name.endswith("/step")} == {10}  # over all three phases
+    assert {int(moments[name]) for name in moments if name.endswith("/step")} == {10}  # in all three phases
 
 
 def test_a_resumed_run_builds_only_the_phase_that_it_is_in(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,11 +123,11 @@ def test_masks_rows_batches_and_rates_change_where_a_phase_begins(monkeypatch: p
     assert (tokens[4:6] > 64).all()
     assert shares[:4].mean() == pytest.approx(0.4 * 14 / 16, abs=0.05)
     assert shares[6:].mean() == pytest.approx(0.2 * 14 / 16, abs=0.05)
-    # One schedule over all of the run, of another peak in the last phase.
+    # One schedule over the whole run, with a different peak in the last phase.
     rates = [record["learning_rate"] for record in records(run)]
     peaks = [0.02] * 6 + [0.01] * 4
     assert rates == pytest.approx([peak * (1 - step / 10) for step, peak in enumerate(peaks)])
-    # What the last phase says is the run's own.
+    # The settings of the last phase are those of the run.
     config = yaml.safe_load(Path(f"runs/pretrain/{run}/config.yaml").read_text())
     assert config["objective"]["mask_prob"] == 0.2
     assert config["objective"]["corruption"]["mask_prob"] == 0.2
@@ -145,7 +145,7 @@ def test_the_schedule_begins_anew_where_it_is_to() -> None:
 
 @pytest.fixture
 def entered(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, torch.Tensor]]:
-    """The weights of the learner where each phase begins."""
+    """Record the weights of the learner at the start of each phase."""
     states: list[dict[str, torch.Tensor]] = []
     enter = Pretraining.build_trainer
 
@@ -172,7 +172,7 @@ OWN = {
 def test_word_vectors_are_learnt_in_the_table_alone_then_centred_and_scaled(
     family: str, entered: list[dict[str, torch.Tensor]]
 ) -> None:
-    """In the recipe of each family, which trains the table on."""
+    """The recipe of each family trains the table further."""
     run = new_name()
     phase = ["phases=words_then_masked", "phases.words.share=0.5", "train.steps=4"]
     words = WORDS if family == "tiny" else [*SMALL, f"experiment={family}_laptop", *phase, *OWN[family]]
@@ -184,7 +184,7 @@ def test_word_vectors_are_learnt_in_the_table_alone_then_centred_and_scaled(
     assert after.shape == random_ones[table].shape
     assert after.mean(0).abs().max() < 1e-8
     assert float(after.std(correction=0)) == pytest.approx(0.02, rel=1e-5)
-    # It is the learned vectors' differences that are kept, and not those of the random ones.
+    # The differences between the learned vectors are preserved, not those between the random ones.
     before = random_ones[table].double() - random_ones[table].double().mean(0)
     assert not torch.allclose(after / after.std(), before / before.std(), atol=0.1 if family == "tiny" else 1e-6)
     for name, tensor in vectors.items():
@@ -372,7 +372,7 @@ MASKED, CAUSAL = [object()], [object()]
 
 
 def described(*each: tuple[Any, str, float, bool | None]) -> tuple[list[Phase], list[Transition]]:
-    """Phases of equal length with these objectives, kinds of optimiser, learning rates and restarts."""
+    """Return phases of equal length with these objectives, optimizers, learning rates and restarts."""
     count = len(each)
     cfg = OmegaConf.create(
         {f"optimizer_{i}": {"_target_": kind, "learning_rate": rate} for i, (_, kind, rate, _) in enumerate(each)}
@@ -411,7 +411,7 @@ def test_equal_objectives_that_are_not_shared_are_not_the_same_losses() -> None:
 
 def test_the_schedule_runs_from_restart_to_restart() -> None:
     phases, transitions = described(
-        (CAUSAL, "adam", 0.1, False),  # the first phase begins a schedule whatever it says
+        (CAUSAL, "adam", 0.1, False),  # the first phase always starts a schedule
         (CAUSAL, "adam", 0.1, None),
         (MASKED, "adam", 0.1, None),
         (MASKED, "adam", 0.2, None),
@@ -427,7 +427,7 @@ def test_one_phase_has_the_whole_budget() -> None:
 
 
 def _with_checkpoint(*names: str) -> Any:
-    """A run whose newest checkpoint was saved when these phases had begun."""
+    """Return a run whose newest checkpoint was saved after these phases had started."""
     checkpoint = SimpleNamespace(folder="last", state={"phases": [{"name": name} for name in names]})
     return SimpleNamespace(checkpoints=SimpleNamespace(recover_newest=lambda: (checkpoint, [])))
 

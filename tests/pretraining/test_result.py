@@ -1,4 +1,4 @@
-"""What a pretraining run reports is what its best checkpoint measures, from which everything else begins."""
+"""A pretraining run reports the metrics of its best checkpoint."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_the_metrics_are_those_of_the_best_checkpoint(text_world: Path) -> None:
     assert main(["evaluate", "run=runs/pretrain/a", "eval_tokens=null", "hardware=exact", "name=e"]) == 0
     assert _result("runs/evaluate/e")["metrics"]["loss"] == pytest.approx(found["metrics"]["loss"], rel=1e-6)
     read = [json.loads(Path(f"runs/{run}/versions.json").read_text())["data"] for run in ("pretrain/a", "evaluate/e")]
-    assert read[0] == read[1]  # by which compare knows that both were measured on the same tokens
+    assert read[0] == read[1]  # so compare knows that both were measured on the same tokens
     assert main(["compare", "runs/pretrain/a", "runs/evaluate/e", "to=page"]) == 0
     (said,) = [
         line for line in json.loads(next(Path("page").glob("*.json")).read_text())["missing"] if "eval_tokens" in line

@@ -1,4 +1,4 @@
-"""Points and budgets in words, and a run whose budget is in words."""
+"""train.save_at, train.save_at_words and budgets in words."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_a_budget_that_is_no_number_of_words(value: Any) -> None:
 
 
 def test_the_checkpoints_of_the_challenge() -> None:
-    """19 revisions of strict-small, chck_1M to chck_100M, and 28 of strict, to chck_1000M, as its rules list them."""
+    """The rules list 19 revisions for strict-small (chck_1M to chck_100M) and 28 for strict (up to chck_1000M)."""
     small, strict = (word_points(_train(save_at_words=f"babylm_{track}")) for track in ("strict_small", "strict"))
     millions = [point // 10**6 for point in strict]
     assert [point // 10**6 for point in small] == [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 40, 50, 60, 70, 80, 90, 100]
@@ -173,9 +173,9 @@ def test_a_run_reads_the_words_of_its_budget(tmp_path: Path, monkeypatch: pytest
     assert lmtransfer("pretrain", *words, "train.words=2000", "train.save_at_words=[0,1k]") == 0
     run = result("runs/pretrain/w")
     assert run["text_words"] == num_words
-    # The budget ends with the first step that reaches it; a step reads at most 128 tokens, here fewer words.
+    # Training ends with the first step that reaches the budget; a step reads at most 128 tokens, and here fewer words.
     assert 2000 <= run["words"] <= 2000 + 128
-    # A pass reads the words of the documents that are not held out, here 38 of 40.
+    # An epoch reads the documents that are not held out, here 38 of 40.
     assert run["words"] == pytest.approx(run["epochs"] * 38 * 28, rel=0.01)
     assert len(run["revisions"]) == 2
     assert run["revisions"][0] == 0

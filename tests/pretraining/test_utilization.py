@@ -1,4 +1,4 @@
-"""The arithmetic that is said to be needed, against what PyTorch counts in a step."""
+"""The estimated FLOP, against PyTorch's count for a step."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ from torch.utils.flop_counter import FlopCounterMode
 from lmtransfer.models.albert import AlbertEncoder
 from lmtransfer.models.bert import BertEncoder
 from lmtransfer.models.gpt import GptEncoder
-from lmtransfer.objectives.all_tokens import AllTokensMaskedLanguageModel
 from lmtransfer.objectives.corruption.masking import NoCorruption, TokenMasking
 from lmtransfer.objectives.language_model import BidirectionalLanguageModel, LanguageModel
 from lmtransfer.objectives.learner import PretrainingLearner, collect_output_positions
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
-from lmtransfer.objectives.replaced_token import ReplacedTokenDetection
+from lmtransfer.objectives.replaced_token import AllTokensMaskedLanguageModel, ReplacedTokenDetection
 from lmtransfer.objectives.rows.stream import LanguageStream
 from lmtransfer.objectives.source import PretrainingSource
 from lmtransfer.pretraining.messages import large_output_note
@@ -47,7 +46,7 @@ MODELS: dict[str, tuple[Any, Any]] = {
 
 
 def _counted(folder: Path, encoder: Any, objective: Any) -> tuple[PretrainingLearner, float, float]:
-    """A learner, the share of tokens that a batch predicts, and the FLOP that PyTorch counts for a token of it."""
+    """Return a learner, the share of predicted tokens in a batch, and PyTorch's FLOP count per token."""
     masked = objective in (MaskedLanguageModel, ReplacedTokenDetection, AllTokensMaskedLanguageModel)
     source = PretrainingSource(
         store=store_of(folder, random_documents(60)),

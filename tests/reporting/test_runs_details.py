@@ -10,7 +10,7 @@ import torch
 from support.gpu_device import gpu
 
 from lmtransfer.reporting.runs.details import RunCost, cost_of
-from lmtransfer.training.hardware import forget_peak, peak_memory
+from lmtransfer.training.hardware import peak_memory, reset_peak_memory
 
 
 def test_the_cost_of_a_run_is_that_of_one_of_its_seeds() -> None:
@@ -41,9 +41,9 @@ def test_everything_is_a_hundred_percent_and_little_is_not_nothing() -> None:
 
 def test_the_peak_of_memory_is_that_of_the_work_between() -> None:
     script = (  # in a process of its own, whose memory nothing else frees
-        "import torch; from lmtransfer.training.hardware import forget_peak, peak_memory; "
+        "import torch; from lmtransfer.training.hardware import reset_peak_memory, peak_memory; "
         "cpu = torch.device('cpu'); before = peak_memory(cpu); block = torch.ones(2**27); del block; "
-        "high = peak_memory(cpu); forget_peak(cpu); print(high - before, high - peak_memory(cpu))"
+        "high = peak_memory(cpu); reset_peak_memory(cpu); print(high - before, high - peak_memory(cpu))"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     grown, forgotten = map(int, done.stdout.split())
@@ -56,11 +56,11 @@ def test_the_peak_of_memory_of_a_gpu_is_that_of_its_tensors() -> None:
     device = gpu()
     if device.type != "cuda":
         pytest.skip("the CPU's is tested above")
-    forget_peak(device)
+    reset_peak_memory(device)
     before = peak_memory(device)
     block = torch.ones(2**26, device=device)
     assert peak_memory(device) - before == 2**28
     del block
     assert peak_memory(device) - before == 2**28
-    forget_peak(device)
+    reset_peak_memory(device)
     assert peak_memory(device) == before

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
+import yaml
 from fakes.runs import pretraining, transfer
 
 from lmtransfer.reporting.comparison.sides import Side
@@ -75,6 +77,18 @@ def test_the_score_is_charted_over_the_tokens(runs: Path) -> None:
     assert [(place, score.values) for place, score in own.points] == list(
         zip((0, 2048, 100_000, 409_600), REVISIONS.values(), strict=True)
     )
+
+
+def test_a_run_with_a_budget_in_words_is_charted_over_words(runs: Path) -> None:
+    folder = runs / "pretrain" / "imdb"
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    config["train"] = {"words": 300_000}
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    result = json.loads((folder / "result.json").read_text())
+    (folder / "result.json").write_text(json.dumps({**result, "words": 300_000}))
+    (panel,) = _charts(runs)["revisions-sst2-dev-1-000-labels-accuracy"].panels
+    assert panel.x == "words"
+    assert [place for place, _ in panel.series[0].points] == pytest.approx([0, 1500, 73242.2, 300_000], abs=0.1)
 
 
 def test_without_revisions_there_is_no_such_chart(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Kept predictions: they give every metric again, they are small, and files that are none are refused."""
+"""Saved predictions reproduce every metric and are small; invalid files are rejected."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from support.refusals import refuses
 from lmtransfer.errors import RunDirectoryError
 from lmtransfer.runs.predictions import file_name, prediction_files, read_predictions, write_predictions
 from lmtransfer.tasks.answers import LabelAnswer, LabelSetAnswer, ScoreAnswer, SpanAnswer, TagsAnswer
-from lmtransfer.tasks.file_formats.choices import Choice
+from lmtransfer.tasks.file_formats.blimp import Choice
 from lmtransfer.tasks.metrics.scored_examples import (
     MOST_ID_BYTES,
     MOST_TEXT_BYTES,
@@ -37,10 +37,10 @@ from lmtransfer.tasks.qa.task import SpanQa
 from lmtransfer.tasks.tagging.example import TaggedExample
 from lmtransfer.tasks.tagging.task import Tagging
 from lmtransfer.tasks.text.classification import TextClassification
-from lmtransfer.tasks.text.completions import CompletionChoice
 from lmtransfer.tasks.text.example import TextExample
 from lmtransfer.tasks.text.multi_label import MultiLabel
 from lmtransfer.tasks.text.regression import TextRegression
+from lmtransfer.tasks.zero_shot.choices import CompletionChoice
 
 NUM = 60
 WORDS = ["the red sea", "a red sea", "Ann", "ann ran", "sea", "the", "Bob stayed", "of red"]
@@ -134,7 +134,7 @@ FAMILIES: dict[str, Callable[[], tuple[Any, list[Any], list[Any]]]] = {
     "coqa": lambda: questions("coqa", no_answer=False, labels=("yes", "no", "unknown")),
     "pairs": pairs,
 }
-#: Metrics that no single example has a share in, and those that are stated of groups of examples.
+#: Metrics to which single examples do not contribute, and metrics of groups of examples.
 NOT_KEPT = ("average_precision", "best_", "heq_d", "human_f1", "phenomenon/", "paradigm/", "news_", "books_")
 
 
@@ -170,7 +170,7 @@ def test_every_metric_comes_back_from_the_file(family: str, tmp_path: Path) -> N
 
 
 def test_scores_of_examples_by_hand(tmp_path: Path) -> None:
-    """What an example is worth, worked out from the definitions."""
+    """The contribution of each example, computed from the definitions."""
     task, examples, answers = classification()
     found = round_trip(task.scored_examples(examples, answers), tmp_path).examples
     right = [float(answer.label == example.label) for answer, example in zip(answers, examples, strict=True)]
@@ -237,7 +237,7 @@ def test_a_task_is_its_examples_gold_answers_labels_and_metric(family: str) -> N
 
 @pytest.mark.parametrize(("family", "metric", "is_same"), [
     ("classification", "accuracy", True),
-    ("classification", "f1", False),  # another label counts
+    ("classification", "f1", False),  # a different label counts
     ("tagging", "f1", True),
 ])  # fmt: skip
 def test_the_order_of_labels_is_no_part_of_a_task(family: str, metric: str, is_same: bool) -> None:
@@ -260,7 +260,7 @@ def test_a_selection_is_the_examples_alone() -> None:
             assert getattr(chosen, name).tolist() == getattr(alone, name).tolist(), name
         assert chosen.answers == alone.answers
         for metric in whole.ratios:
-            if whole.kind != "pairs":  # weights are those of the whole
+            if whole.kind != "pairs":  # the weights are those of all examples
                 assert chosen.ratios[metric].value() == pytest.approx(alone.ratios[metric].value())
 
 
@@ -281,7 +281,7 @@ def test_the_same_predictions_are_the_same_bytes_and_few(tmp_path: Path) -> None
     again = read_predictions(tmp_path / "predictions/dev.parquet").examples
     assert (again.predicted == said).all()
     assert (again.gold == gold).all()
-    rows = pandas.read_parquet(tmp_path / "predictions/dev.parquet")  # as anybody may read it
+    rows = pandas.read_parquet(tmp_path / "predictions/dev.parquet")  # as any other program reads the file
     assert rows["id"].tolist() == [example.id for example in examples]
     assert rows["answer"].tolist() == ["abc"[label] for label in said]
     assert rows["gold"].tolist() == ["abc"[label] for label in gold]
@@ -370,7 +370,7 @@ def test_pandas_reads_what_each_kind_answered(tmp_path: Path) -> None:
 
 
 def written(folder: Path, about: dict[str, Any] | None = None, **changes: Any) -> Path:
-    """A file of predictions with other columns, or without those that are None."""
+    """Write a file of predictions with other columns, and without those that are None."""
     task, examples, answers = classification()
     answers = [replace(answer, probabilities={answer.name: 0.5}) for answer in answers]
     write_predictions(folder, {"dev": kept(task.scored_examples(examples, answers))})
@@ -426,7 +426,7 @@ def test_files_that_are_none_are_refused(changes: dict[str, Any], names: tuple[s
 @pytest.mark.parametrize(
     ("column", "values"),
     [
-        ("id", pa.array([""] * 600_000)),  # more examples than a file may have
+        ("id", pa.array([""] * 600_000)),  # more examples than a file may contain
         ("answer", pa.DictionaryArray.from_arrays(pa.array(np.zeros(600_000, np.int8)), pa.array(["x" * 2000]))),
     ],
 )

@@ -1,4 +1,4 @@
-"""Run directories, what is logged into them, and what is said while training."""
+"""Run directories and their logs."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ from support.refusals import refuses
 from lmtransfer.errors import RunDirectoryError
 from lmtransfer.runs.create_and_lock import LOCK, release
 from lmtransfer.runs.result import JointResult, RunResult, SeedResult
-from lmtransfer.runs.run_directory import RunDirectory
-from lmtransfer.runs.versions import versions
+from lmtransfer.runs.run_directory import RunDirectory, versions
 from lmtransfer.training.trackers.base import Jsonl
 
 RESULT = RunResult(command="pretrain", metrics={"loss": 1.5}, seconds=4.0, tokens=10)
@@ -143,7 +142,7 @@ def test_what_a_killed_writer_has_staged_in_its_runs_goes_with_the_next_one(tmp_
     for path in (*staged, of_others):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("half")
-    (of_others.parent / LOCK).touch()  # a run of its own, which another process may be writing
+    (of_others.parent / LOCK).touch()  # a separate run, which another process may be writing
     release(run.path)
     RunDirectory.create(tmp_path, "finetune", "a", resume=True)
     assert [path.exists() for path in staged] == [False] * 3

@@ -1,4 +1,4 @@
-"""``tracker=`` on the command line: what services learn of runs, seeds, controls and sweeps, and what is refused."""
+"""``tracker=`` on the command line: the records of runs, seeds, controls and sweeps, and the errors."""
 
 from __future__ import annotations
 

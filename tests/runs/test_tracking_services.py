@@ -1,4 +1,4 @@
-"""The real wandb (offline), MLflow, Trackio and TensorBoard: what each has of a run, read back with its own reader."""
+"""The real wandb (offline), MLflow, Trackio and TensorBoard: their records of a run, read with their own readers."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setenv("TRACKIO_DIR", str(folder / "trackio"))
         patch.setenv("LMTRANSFER_CACHE", str(folder / "cache"))
         patch.setenv("WANDB_MODE", "offline")
-        patch.setenv("HOME", str(folder))  # no API key of a user
+        patch.setenv("HOME", str(folder))  # no user's API key
         killed_and_resumed(folder)
         swept(folder)
         yield folder
@@ -110,7 +110,7 @@ def start(folder: Path, *words: str) -> subprocess.Popen[str]:
 
 
 def killed_and_resumed(folder: Path) -> None:
-    """Kill a run after 30 of 400 steps or a little more, when its checkpoint is of step 20 or a little more."""
+    """Kill a run soon after step 30 of 400, when its last checkpoint is from step 20 or soon after."""
     words = [*PRETRAIN, "train.steps=400", "train.save_every=10", "name=killed"]
     metrics = folder / "runs/pretrain/killed/metrics.jsonl"
     process = start(folder, *words)
@@ -142,7 +142,7 @@ def test_a_killed_and_resumed_run_is_one_record(service: str, folder: Path) -> N
     found, expected = READERS[service](folder, name), logged(folder, name)
     assert [step for step, _ in expected] == list(range(1, 401))
     steps = [step for step, _ in found["rows"]]
-    if service == "wandb":  # a kill loses what its own process has not flushed to the offline file
+    if service == "wandb":  # a kill loses data that wandb's process has not flushed to the offline file
         assert steps == sorted(set(steps))
         assert len(expected) - len(steps) < 200
         expected = [row for row in expected if row[0] in set(steps)]

@@ -16,7 +16,7 @@ import torch
 from fakes.objectives import NumberTokenizer, random_documents, store_of
 from fakes.training import Recorder, trainer_of
 
-from lmtransfer.data.stream import PlannedStream
+from lmtransfer.data.micro_batches import PlannedStream
 from lmtransfer.system.ranks import end_process
 from lmtransfer.training import process_group
 from lmtransfer.training.budget import Budget

@@ -16,9 +16,18 @@ from lmtransfer.config.config_files import group_config
 from lmtransfer.config.paths import conf_dir
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.data.batch import pack as pack_tokens
-from lmtransfer.tasks.heads import ClassificationSpec, HeadSpec, RegressionSpec, SpanSpec, TaggingSpec
+from lmtransfer.tasks.heads import (
+    ClassificationSpec,
+    HeadSpec,
+    LabelTargets,
+    RegressionSpec,
+    ScoreTargets,
+    SpanSpec,
+    SpanTargets,
+    TaggingSpec,
+    TagTargets,
+)
 from lmtransfer.tasks.source import TaskBatch
-from lmtransfer.tasks.targets import LabelTargets, ScoreTargets, SpanTargets, TagTargets
 from lmtransfer.training.optim.optimizers import AdamW
 from lmtransfer.transfer.learner import TaskLearner
 

@@ -18,7 +18,7 @@ from hydra import compose, initialize_config_dir
 from lmtransfer.config.component import build
 from lmtransfer.config.paths import group_options
 from lmtransfer.data.token_store import TokenStore
-from lmtransfer.objectives.fit import check_fit
+from lmtransfer.objectives.compatibility import check_compatible
 from lmtransfer.objectives.learner import PretrainingLearner, collect_output_positions
 from lmtransfer.objectives.source import PretrainingSource
 from support.models import small_node
@@ -116,7 +116,7 @@ def built(
     rows, corruption = build(node.rows, tokenizer=tokenizer), build(node.corruption, tokenizer=tokenizer)
     objectives = [build(loss, tokenizer=tokenizer) for loss in node.losses.values()]
     encoder = small_model(line.model, **(changes or {})) if isinstance(line.model, str) else line.model()
-    check_fit(encoder=encoder, objectives=objectives, rows=rows, corruption=corruption)
+    check_compatible(encoder=encoder, objectives=objectives, rows=rows, corruption=corruption)
     source = PretrainingSource(
         store=store,
         rows=rows,

@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
-from lmtransfer.interop.families import key_map
-from lmtransfer.interop.families.family import Family
-from lmtransfer.interop.families.key_map import Rewrite
+from lmtransfer.interop.families import family
+from lmtransfer.interop.families.family import Family, Rewrite
 
 
 def to_ours(
@@ -17,7 +16,7 @@ def to_ours(
 ) -> dict[str, Tensor]:
     """``key_map.to_ours`` without the tensors whose names match: those that a file repeats, or that are no weights."""
     kept = {name: tensor for name, tensor in tensors.items() if not any(re.fullmatch(p, name) for p in ignore)}
-    return key_map.to_ours(kept, rewrites)
+    return family.to_ours(kept, rewrites)
 
 
 def heads_to_ours(tensors: Mapping[str, Tensor], family: Family) -> dict[str, Tensor]:

@@ -53,10 +53,10 @@ class _Killed(ToyStream):
         return super().micro_batch(number)
 
 
-class _Exchanges(Callback):
-    """Counts the exchanges between ranks before each step's end, by the function of ``torch.distributed``."""
+class _Collectives(Callback):
+    """Counts the collective operations before each step's end, by the function of ``torch.distributed``."""
 
-    name = "exchanges"
+    name = "collectives"
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
@@ -76,7 +76,7 @@ class _Exchanges(Callback):
         return ()
 
     def of_steps(self) -> list[dict[str, int]]:
-        """The exchanges from the end of each step to the end of the next one."""
+        """The collective operations from the end of each step to the end of the next one."""
         return [dict(after - before) for before, after in pairwise(self.until_step)]
 
 
@@ -87,7 +87,7 @@ def _train(folder: Path, *, stream: type[ToyStream] = ToyStream, resume: bool = 
     if rank:
         torch.nn.init.normal_(learner.out.weight)  # must not matter: rank 0's weights are shared
     average = Average(list(learner.parameters()), ExponentialAverage(0.5))
-    exchanges = _Exchanges()
+    collectives = _Collectives()
     (folder / f"pid-{rank}").write_text(str(os.getpid()))
     held_out = [rows(10**6 + n, 3 + n) for n in range(5)]
     trainer = toy_trainer(
@@ -102,7 +102,7 @@ def _train(folder: Path, *, stream: type[ToyStream] = ToyStream, resume: bool = 
         checkpoints=Checkpoints(folder / "checkpoints"),
         save_every=4,
         trackers=[Jsonl(folder=folder)],
-        callbacks=[exchanges],
+        callbacks=[collectives],
     )
     notes: list[str] = []
     trainer.progress.note = notes.append  # type: ignore[method-assign]
@@ -117,7 +117,7 @@ def _train(folder: Path, *, stream: type[ToyStream] = ToyStream, resume: bool = 
         "step": trainer.state.step,
         "interrupted": interrupted,
         "notes": notes,
-        "exchanges": exchanges.of_steps(),
+        "collectives": collectives.of_steps(),
         "weights": {name: value.tolist() for name, value in learner.state_dict().items()},
         "average": [value.tolist() for value in average.tensors],
     }

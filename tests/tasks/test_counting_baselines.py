@@ -1,4 +1,4 @@
-"""Baselines that count words, against scikit-learn called by hand, their formulas, and loops."""
+"""Word-counting baselines, compared with scikit-learn, with the papers' formulas, and with plain loops."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TOKEN = r"\w+|[^\w\s]"
 
 
 def _texts(num: int, seed: int = 0) -> tuple[list[str], list[str]]:
-    """Texts, no two of them alike, and their labels, which some of their words tell."""
+    """Return distinct texts, and their labels, which some of the words indicate."""
     rng = random.Random(seed)
     labels = [rng.choice("abc") for _ in range(num)]
     pick = [rng.choices(WORDS[label].split(), k=2) + rng.choices(COMMON.split(), k=5) for label in labels]
@@ -61,7 +61,7 @@ def _classification(folder: Path, labels: str = "abc") -> tuple[Task, list[str],
 def test_tfidf_is_what_scikit_learn_gives(labels: str, tmp_path: Path) -> None:
     task, texts, given, others = _classification(tmp_path, labels)
     train, dev = _encoded(task, "train"), _encoded(task, "dev")
-    rows = np.arange(0, 60, 2)  # the training examples of a seed: no other text may add to the vocabulary
+    rows = np.arange(0, 60, 2)  # the training examples of a seed: no other text may contribute to the vocabulary
     ours = counting_baselines(task, train, dev)["TF-IDF"](rows, np.arange(len(others)))
     union = make_union(
         TfidfVectorizer(ngram_range=(1, 2), token_pattern=TOKEN, sublinear_tf=True),

@@ -1,4 +1,4 @@
-"""Examples of several sequences, whose targets have several rows: selecting, packing, features."""
+"""Examples with several sequences, each with several target rows: selection, packing and features."""
 
 from __future__ import annotations
 
@@ -9,15 +9,23 @@ from fakes.heads import table
 from fakes.tasks import bert
 
 from lmtransfer.tasks.encoded import EncodedExamples, ragged_offsets
-from lmtransfer.tasks.heads import ClassificationSpec, RegressionSpec, SpanSpec, TaggingSpec
+from lmtransfer.tasks.heads import (
+    ClassificationSpec,
+    LabelTargets,
+    RegressionSpec,
+    ScoreTargets,
+    SpanSpec,
+    SpanTargets,
+    TaggingSpec,
+    TagTargets,
+)
 from lmtransfer.tasks.source import TaskSource
 from lmtransfer.tasks.tagging.example import TaggedExample
-from lmtransfer.tasks.targets import LabelTargets, ScoreTargets, SpanTargets, TagTargets
 from lmtransfer.transfer.features import compute_features
 from lmtransfer.transfer.method import TransferMethod
 from lmtransfer.transfer.scoring import is_collapsed, run_head
 
-#: Words of each window, windows of each example.
+#: The number of words in each window of each example.
 WINDOWS = [[3], [2, 4], [1], [5, 1, 2]]
 
 
@@ -47,7 +55,7 @@ def _encoded(seed: int = 0) -> EncodedExamples:
 def test_selecting_takes_all_sequences_of_an_example_and_their_targets() -> None:
     encoded = _encoded()
     chosen = encoded.select(np.array([3, 0, 1]))
-    places = [4, 5, 6, 0, 1, 2]  # sequences, by hand
+    places = [4, 5, 6, 0, 1, 2]  # indices of sequences, worked out by hand
     assert [example.id for example in chosen.examples] == ["3", "0", "1"]
     assert chosen.owners.tolist() == [0, 0, 0, 1, 2, 2]
     tokens = [encoded.tokens_T[encoded.offsets[p] : encoded.offsets[p + 1]].tolist() for p in places]

@@ -1,4 +1,4 @@
-"""Columns of CoNLL, CoNLL-U and JSON lines: rows as they are published, and what is wrong with others."""
+"""CoNLL, CoNLL-U and JSON lines: published rows, and messages about malformed ones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lmtransfer.tasks.file_formats.conll import (
     unmarked_starts,
 )
 
-# In the form of the shared task's files; the sentences are ours.
+# In the format of the shared task's files; the sentences are ours.
 CONLL_2003 = """\
 -DOCSTART- -X- O O
 
@@ -86,10 +86,10 @@ def test_four_columns_with_document_marks(tmp_path: Path) -> None:
     ("text", "words"),
     [
         ("a\tO\nb\tO\n\nc\tO\n", [("a", "b"), ("c",)]),
-        ("\n\na\tO\n \t \n\n\nb\tO", [("a",), ("b",)]),  # blank lines anywhere, with white space, no last line end
+        ("\n\na\tO\n \t \n\n\nb\tO", [("a",), ("b",)]),  # blank lines anywhere, also with white space
         ("a O\r\n\r\nb  O\r\n", [("a",), ("b",)]),
-        ("#tag\tO\n# \tO\n", [("#tag", "# ")]),  # no comments
-        ("New York\tO\n\u00a0\tO\n", [("New York", "\u00a0")]),  # spaces are text beside tabs
+        ("#tag\tO\n# \tO\n", [("#tag", "# ")]),  # not comments
+        ("New York\tO\n\u00a0\tO\n", [("New York", "\u00a0")]),  # between tabs, spaces are text
         ("\ufeffa\tO\n", [("a",)]),
         ("x\u2028y O\n", [("x\u2028y",)]),
     ],
@@ -130,7 +130,7 @@ def test_a_file_without_the_tag_column_has_hidden_tags(tmp_path: Path) -> None:
         ("I-X B-X I-X", "B-X B-X I-X"),
         ("I-X I-Y B-Y O O I-Y", "B-X B-Y B-Y O O B-Y"),
         ("O O", "O O"),
-        ("B-X I-X O B-Y B-Y", "B-X I-X O B-Y B-Y"),  # BIO already
+        ("B-X I-X O B-Y B-Y", "B-X I-X O B-Y B-Y"),  # already BIO
         ("I-a-b I-a-b I-a-c", "B-a-b I-a-b B-a-c"),
     ],
 )
@@ -213,7 +213,7 @@ def test_json_lines(tmp_path: Path) -> None:
         ('{"words": [], "tags": []}', ("'words'", "list")),
         ('{"words": ["a", ""], "tags": ["X", "Y"]}', ("'words'", "list")),
         ('{"words": "a b", "tags": ["X", "Y"]}', ("'words'", "list")),
-        ('{"words": ["a"], "tags": [3]}', ("'tags'", "label numbers", "to_parquet")),
+        ('{"words": ["a"], "tags": [3]}', ("'tags'", "label indices", "to_parquet")),
     ],
 )
 def test_what_is_wrong_in_json_lines_is_named_with_its_line(tmp_path: Path, line: str, names: tuple[str, ...]) -> None:

@@ -1,4 +1,4 @@
-"""CoQA's files, and the span that is closest to a free answer."""
+"""CoQA's files, and the span that is closest to a free-form answer."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def test_closest_span(text: str, said: str, expected: str | None) -> None:
 
 
 def test_no_span_is_closer() -> None:
-    # Every span between two edges, compared by the metric itself.
+    # Compare every span between two edges by the metric itself.
     source = random.Random(0)
     pieces = ["a", "the", "x", "y", "X.", "y-x", "x'y", "-", '"x', "z,", "\u201cx\u201d", "y\u2013the\u2013z", "w"]
     for _ in range(300):
@@ -191,7 +191,7 @@ def test_no_span_is_closer() -> None:
 def test_long_evidence() -> None:
     text = "he saw it " * 5_000 + "and the very old ship sank. " + "he saw it " * 5_000
     found = closest_span(text, "He said the very old ship sank")
-    # "he" is at hand behind: 2 * 5 / (5 + 6) is more than 2 * 4 / (4 + 6).
+    # including the "he" that follows: 2 * 5 / (5 + 6) is more than 2 * 4 / (4 + 6).
     assert found is not None
     assert text[slice(*found)] == "very old ship sank. he"
     assert closest_span("x-" * 50_000 + " word", "word") == (100_001, 100_005)

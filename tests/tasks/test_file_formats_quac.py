@@ -111,7 +111,7 @@ def test_passages_without_text_or_mark(tmp_path: Path) -> None:
 
 
 def test_the_published_sample(data_root: Path, tmp_path: Path) -> None:
-    # The sample has one dialogue twice, ids and all; it is read once, unless its second copy differs.
+    # The sample contains a dialogue twice, with the same ids; it is read once, unless the copies differ.
     sample = data_root / "quac_sample" / "quac_sample.json"
     once = read_quac(sample, bad_answers="refuse")
     assert len(once.examples) == 6

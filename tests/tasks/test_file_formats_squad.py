@@ -1,4 +1,4 @@
-"""SQuAD's files, and what all documents of questions have in common: places, ids, offsets, damage."""
+"""SQuAD's files, and what all documents of questions have in common: positions, ids, offsets, and damage."""
 
 from __future__ import annotations
 
@@ -144,13 +144,13 @@ def test_compressed_files_marks_and_foreign_characters(tmp_path: Path) -> None:
     assert read[0] == read[1] == read[2]
     assert read[0][0].answers == (GoldSpan("\u4e2d\u6587", 7, 9),)
     (tmp_path / "cut.json.xz").write_bytes(lzma.compress(raw)[:-20])
-    with refuses(DataError, "cut.json.xz", "end-of-stream"):  # lzma's word for a file that was cut
+    with refuses(DataError, "cut.json.xz", "end-of-stream"):  # from lzma's message about a truncated file
         read_squad(tmp_path / "cut.json.xz")
 
 
 @pytest.mark.parametrize(
     ("name", "num_passages", "num_questions", "num_unanswerable", "num_answers"),
-    [  # as published; for SQuADShifts the questions (Miller et al. 2020, https://arxiv.org/abs/2004.14444)
+    [  # as published; for SQuADShifts only the number of questions (Miller et al. 2020, https://arxiv.org/abs/2004.14444)
         ("squad/dev-v1.1.json.xz", 2067, 10570, 0, 34726),
         ("squad/dev-v2.0.json.xz", 1204, 11873, 5945, 20302),
         ("squadshifts/new_wiki_v1.0.json.xz", None, 7938, 0, None),

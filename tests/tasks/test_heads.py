@@ -1,4 +1,4 @@
-"""Weights of labels and label smoothing: the reference is torch's cross-entropy of a whole step."""
+"""Class weights and label smoothing, compared with torch's cross-entropy over a whole step."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from sklearn.utils.class_weight import compute_class_weight
 from support.refusals import refuses
 from torch.nn import functional
 
-from lmtransfer.data.stream import PlannedStream
+from lmtransfer.data.micro_batches import PlannedStream
 from lmtransfer.errors import ConfigError
-from lmtransfer.tasks.heads import ClassificationSpec, balanced_weights, weights_in_order
+from lmtransfer.tasks.heads import ClassificationSpec, LabelTargets, balanced_weights, weights_in_order
 from lmtransfer.tasks.source import TaskSource
-from lmtransfer.tasks.targets import LabelTargets
 from lmtransfer.tasks.text.classification import TextClassification
 from lmtransfer.training.data_parallel import Passes
 from lmtransfer.training.precision import Precision
@@ -87,7 +86,7 @@ def test_balanced_weights_are_those_of_scikit_learn() -> None:
     head = ClassificationHead(input_dim=6, num_labels=4, class_weights="balanced")
     head.begin(LabelTargets(labels))
     np.testing.assert_allclose(head.weights_C, expected, rtol=1e-6)
-    assert "weights_C" not in head.state_dict()  # made anew from the training part
+    assert "weights_C" not in head.state_dict()  # recomputed from the training examples
     assert balanced_weights(np.array([1, 1, 3]), num_labels=4).tolist() == [1.0, 0.75, 1.0, 1.5]
 
 

@@ -1,4 +1,4 @@
-"""Training in one language and scores in several; the files, in the formats of XNLI and XQuAD, are written here."""
+"""Training in one language and scoring in several, with small files in the formats of XNLI and XQuAD."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HEADER = (
     "language gold_label sentence1_binary_parse sentence2_binary_parse sentence1_parse sentence2_parse sentence1 "
     "sentence2 promptID pairID genre label1 label2 label3 label4 label5 sentence1_tokenized sentence2_tokenized match"
 )
-#: Language, gold label, premise and hypothesis.
+#: Language, gold label, premise and hypothesis of each row.
 ROWS = [
     ("de", "neutral", 'Er sagte "ja".', "Er kam."),
     ("de", "contradiction", "Es regnet.", "Es ist trocken."),
@@ -67,7 +67,7 @@ def test_xnli_is_trained_in_one_language_and_scored_in_several(tmp_path: Path) -
     assert kept.class_names == ("de", "en")
     assert kept.classes.tolist() == [0, 0, 1, 1]
     assert kept.clusters.tolist() == [0, 1, 0, 1]  # translations do not vary independently
-    apart = task.scored_examples(dev[:3], said[:3])  # the order of the languages is not parallel
+    apart = task.scored_examples(dev[:3], said[:3])  # the languages are not parallel
     assert apart.clusters.tolist() == [0, 1, 2]
     assert task.score(train, said[:2]).keys() == {"accuracy"}
 

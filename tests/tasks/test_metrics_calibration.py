@@ -1,4 +1,4 @@
-"""Calibration: errors by a loop over bins, temperatures by a general optimiser, and no example measured by its own."""
+"""Calibration: errors compared with a loop over bins, and temperatures with a general-purpose optimizer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lmtransfer.transfer.scoring import Outputs, score_outputs
 
 
 def answers(num: int, *, sharp: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Logits that are ``sharp`` times those from which the labels are drawn: their right temperature is ``sharp``."""
+    """Draw labels from logits, and return the logits multiplied by ``sharp``, which is their right temperature."""
     rng = np.random.default_rng(seed)
     logits = rng.normal(0, 1.5, (num, 3))
     gold = np.array([rng.choice(3, p=row) for row in softmax(logits, axis=1)])
@@ -68,7 +68,7 @@ def test_the_temperature_is_that_of_a_general_optimiser(sharp: float) -> None:
 
 def test_temperatures_have_bounds() -> None:
     gold = np.array([0, 1])
-    assert 0.01 <= fit_temperature(np.eye(2), gold) < 0.03  # always right: sharper until nothing changes any more
+    assert 0.01 <= fit_temperature(np.eye(2), gold) < 0.03  # always right: sharper is better
     assert fit_temperature(-np.eye(2), gold) == pytest.approx(100)  # always wrong
 
 
@@ -93,7 +93,7 @@ def judged(num: int, groups: int) -> dict[str, object] | None:
     examples = [TextExample(f"dev:{i}", f"text {i % groups}", label=int(label)) for i, label in enumerate(gold)]
     encoded = task.encode(examples, WordTokenizer(), max_length=8, num_segments=1)
     outputs = Outputs(logits.astype(np.float32), 1.0)
-    assert score_outputs(task, encoded, outputs).calibration is None  # not measured while a run trains
+    assert score_outputs(task, encoded, outputs).calibration is None  # not measured during training
     return score_outputs(task, encoded, outputs, keep=True).calibration
 
 

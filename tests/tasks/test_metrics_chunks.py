@@ -1,4 +1,4 @@
-"""Chunks of tagged words: written by four schemes and read back, found by trying all spans, and published scores."""
+"""Chunks of tagged words: four schemes written and read back, an exhaustive search, and published scores."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ KINDS = ["LOC", "PER"]
 
 
 def find_chunks(tags: list[str]) -> list[Chunk]:
-    """The chunks of tags by name."""
+    """Find the chunks of a sentence whose tags are names."""
     labels = sorted(set(tags))
     return Chunks(labels=labels).of([labels.index(tag) for tag in tags])
 
 
 def scores_of(answers: list[list[str]], references: list[list[str]]) -> dict[str, float]:
-    """The scores of sentences whose tags are given by name."""
+    """Score sentences whose tags are names."""
     labels = sorted({tag for sentence in [*answers, *references] for tag in sentence})
     chunks = Chunks(labels=labels)
     pairs = zip(answers, references, strict=True)
@@ -40,7 +40,7 @@ def _random_chunks(draw: random.Random, num_words: int) -> list[Chunk]:
 
 
 def _write(chunks: list[Chunk], num_words: int, scheme: str) -> list[str]:
-    """Tags of chunks; ``scheme`` has the prefixes of first, inner, last and single words, or is "iob1"."""
+    """Tag chunks; ``scheme`` contains the prefixes of first, inner, last and single words, or is "iob1"."""
     tags = ["O"] * num_words
     for place, chunk in enumerate(chunks):
         if scheme == "iob1":
@@ -65,7 +65,7 @@ def test_chunks_are_read_back_from_each_scheme(scheme: str) -> None:
 
 
 def _slow_chunks(tags: list[str]) -> list[Chunk]:
-    """Try every span: one kind throughout, no seam within, a seam at either end."""
+    """Try every span: of one kind, with a boundary at both ends but not inside."""
 
     def seam(place: int) -> bool:
         if place in (0, len(tags)) or "O" in tags[place - 1 : place + 1]:
@@ -108,7 +108,7 @@ def test_any_tags_agree_with_trying_all_spans() -> None:
 @pytest.mark.parametrize(
     ("tags", "expected"),
     [
-        ("O I-PER I-PER O", [("PER", 1, 3)]),  # no B: starts all the same
+        ("O I-PER I-PER O", [("PER", 1, 3)]),  # starts a chunk even without B
         ("B-PER I-LOC I-LOC", [("PER", 0, 1), ("LOC", 1, 3)]),
         ("B-PER B-PER", [("PER", 0, 1), ("PER", 1, 2)]),
         ("I-PER B-PER", [("PER", 0, 1), ("PER", 1, 2)]),
@@ -123,7 +123,7 @@ def test_chunks_of_odd_tags(tags: str, expected: list[tuple[str, int, int]]) -> 
 
 
 def test_scores_that_conlleval_documents() -> None:
-    """961 words with 459 phrases, 539 found, 371 right: the example of the shared task's page."""
+    """961 words with 459 phrases, of which 539 are predicted and 371 are right: the example of the shared task."""
     percent = {name: f"{100 * value:.2f}" for name, value in chunk_scores(371, 539, 459).items()}
     assert percent == {"precision": "68.83", "recall": "80.83", "f1": "74.35"}
 
@@ -140,22 +140,6 @@ def test_sentences_that_do_not_fit_are_refused() -> None:
         chunks.counts([0], [0, 1])
     with refuses(DataError, "-1", "0 to 1"):
         chunks.counts([0, 1], [0, -1])
-
-
-@pytest.mark.parametrize(
-    ("predicted", "gold", "f1"),
-    [
-        ("O O B-MISC I-MISC I-MISC I-MISC O", "O O O B-MISC I-MISC I-MISC O", 0.5),
-        ("B-PER", "B-PER", 1.0),  # chunks do not cross sentences
-        ("O O", "O O", 0.0),
-        ("O O", "B-PER O", 0.0),
-    ],
-)
-def test_scores_of_sentences(predicted: str, gold: str, f1: float) -> None:
-    """With a second sentence; the first is seqeval's documented example."""
-    second = ("B-PER I-PER O", "B-PER I-PER O") if f1 == 0.5 else ("I-PER", "B-PER") if f1 else ("O", "O")
-    scores = scores_of(*([one.split(), two.split()] for one, two in zip((predicted, gold), second, strict=True)))
-    assert scores == {"precision": f1, "recall": f1, "f1": f1}
 
 
 @pytest.mark.parametrize("prefixes", ["BI", "I", "BIES"])

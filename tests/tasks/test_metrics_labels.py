@@ -1,4 +1,4 @@
-"""Metrics and statistics against scikit-learn and scipy, on random answers and at the edges."""
+"""Metrics and statistics compared with scikit-learn and scipy, on random answers and in edge cases."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lmtransfer.verdicts.spread import critical_value, two_sided_p_value
 
 
 def answers(seed: int, num_labels: int, num: int = 97) -> tuple[np.ndarray, np.ndarray]:
-    """Predictions, right in about half of the cases, and targets; the last two of many labels do not occur."""
+    """Return predictions, about half of them right, and targets; the last two of many labels do not occur."""
     draw = np.random.default_rng(seed)
     most = num_labels - 2 if num_labels > 3 else num_labels
     targets = draw.integers(0, most, num)

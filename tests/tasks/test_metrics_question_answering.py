@@ -1,4 +1,4 @@
-"""Metrics of answers: published scores of published predictions, cases worked by hand, and slow computations."""
+"""Metrics of answers: published scores of published predictions, cases worked out by hand, and slow references."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ from lmtransfer.tasks.metrics.question_answering import (
         ("Gda\u0144sk\u00a0\u2013 \u00c9cole", "gda\u0144sk \u2013 \u00e9cole"),  # no-break space; a dash is not ASCII
         ("\u201cthe end\u201d", "\u201c end\u201d"),
         ("\u00e0 la carte", "\u00e0 la carte"),
-        ("the\u2019s", "\u2019s"),  # a typographic apostrophe ends a word, so an article goes
-        ("a's", "as"),  # an ASCII one does not
+        ("the\u2019s", "\u2019s"),  # a typographic apostrophe ends a word, so the article is removed
+        ("a's", "as"),  # an ASCII apostrophe does not
         ("\u4e2d\u6587 a\u4e2d", "\u4e2d\u6587 a\u4e2d"),
         ("\u0130", "i\u0307"),
     ],
@@ -58,7 +58,7 @@ def test_normalized_texts(text: str, expected: str) -> None:
 
 
 def _slow_normalize(text: str) -> str:
-    """Letter by letter: runs of letters and digits that are articles become a space."""
+    """Normalize character by character; runs of letters and digits that are articles become a space."""
     kept = [letter for letter in text.lower() if letter not in string.punctuation]
     parts: list[str] = []
     run = ""
@@ -72,7 +72,7 @@ def _slow_normalize(text: str) -> str:
 
 
 def _slow_f1(answer: str, reference: str) -> Fraction:
-    """Each word of the answer takes away one equal word of the reference."""
+    """Match each word of the answer with one identical word of the reference."""
     answered, left = _slow_normalize(answer).split(), _slow_normalize(reference).split()
     words, common = len(answered) + len(left), 0
     for word in answered:
@@ -96,10 +96,10 @@ def test_random_texts_agree_with_the_slow_computation() -> None:
 @pytest.mark.parametrize(
     ("answer", "reference", "exact", "f1"),
     [
-        ("la la land", "La La La!", 0, 2 / 3),  # words count as often as both have them
+        ("la la land", "La La La!", 0, 2 / 3),  # a word counts as often as it occurs in both
         ("New York City", "York", 0, 1 / 2),
         ("York new", "New York", 0, 1),
-        ("the", "...", 1, 1),  # no word is left of either
+        ("the", "...", 1, 1),  # no word is left in either text
         ("", "word", 0, 0),
         ("word", "the", 0, 0),
     ],
@@ -134,8 +134,8 @@ PEOPLE = ["yes", "Yes.", "Yes, he did", "no"]
 @pytest.mark.parametrize(
     ("answer", "references", "exact", "f1"),
     [
-        ("yes", PEOPLE, 1.0, 1.0),  # two people say it, so one is always left
-        ("no", PEOPLE, 3 / 4, 3 / 4),  # nobody is left to agree with when the fourth one is out
+        ("yes", PEOPLE, 1.0, 1.0),  # two people say so, and one of them is always left
+        ("no", PEOPLE, 3 / 4, 3 / 4),  # without the fourth person, nobody is left to agree with
         ("The white cat", ["white cat"], 1.0, 1.0),
         ("cat", ["white cat"], 0.0, 2 / 3),
         ("the", ["a", "white"], 1 / 2, 1 / 2),  # two empty texts agree
@@ -176,25 +176,25 @@ def test_coqa_agrees_with_a_slow_computation() -> None:
 
 
 NONE = "CANNOTANSWER"
-# The third person agrees with the others at 2/3, they with each other at 1: human F1 (1 + 1 + 2/3) / 3 = 8/9.
+# The third person's F1 against the others is 2/3, and theirs against each other is 1: human F1 (1 + 1 + 2/3) / 3.
 COLOURS = ["red blue", "red blue", "red"]
 
 
 @pytest.mark.parametrize(
     ("people", "human", "answers"),
     [
-        # "red" has F1 2/3, 2/3, 1: without the third, 2/3; without another, 1. "blue" has 2/3 whomever one leaves out.
+        # "red" has F1 2/3, 2/3, 1: without the third person 2/3, otherwise 1. "blue" has 2/3 whoever is left out.
         (COLOURS, 8 / 9, {"red": 8 / 9, "blue": 2 / 3, "Red, blue": 1}),
         (["red", "blue"], 0, {"red": 1 / 2}),
         (["red"], 1, {"": 0}),
         (["red", "Red."], 1, {}),
-        (["the", "a"], 0, {}),  # without a word left there is nothing in common
+        (["the", "a"], 0, {}),  # without words, nothing is in common
         (["red blue"], 1, {"blue": 2 / 3}),
-        ([NONE], 1, {"": 1, "cannotanswer": 0}),  # the scorer knows that text only as it is written
+        ([NONE], 1, {"": 1, "cannotanswer": 0}),  # the scorer compares this text as it is written
         ([""], 1, {NONE: 1}),
         ([], 1, {"": 1}),
         (["", "red", "red"], 1, {"red": 1}),
-        ([NONE, "red"], 1, {NONE: 1, "red": 0}),  # half of the people without answer decide
+        ([NONE, "red"], 1, {NONE: 1, "red": 0}),  # half of the people without an answer decide
         ([NONE, "red", "red"], 1, {NONE: 0, "red": 1}),
         ([NONE, "red", "blue"], 0, {"red": 1 / 2}),
         ([NONE, "red", NONE], 1, {}),
@@ -214,10 +214,10 @@ def test_reaching_the_human_f1_does_not_depend_on_rounding() -> None:
 def test_two_dialogues_on_paper() -> None:
     references = {
         "d1_q#0": COLOURS,
-        "d1_q#1": ["red", "blue"],  # people disagree: only in the unfiltered F1
+        "d1_q#1": ["red", "blue"],  # people disagree, so this counts only in the unfiltered F1
         "d2_q#0": [NONE, NONE, "red"],
         "d2_q#1": COLOURS,
-        "d3_q#0": ["one", "two"],  # a dialogue of which no question counts
+        "d3_q#0": ["one", "two"],  # a dialogue in which no question counts
     }
     answers = {"d1_q#0": "red", "d1_q#1": "red", "d2_q#0": NONE, "d2_q#1": "blue", "d3_q#0": "three"}
     dialogues = {question: question.split("_q#")[0] for question in references}
@@ -235,7 +235,7 @@ def test_questions_at_the_least_human_f1_count() -> None:
     references = {"half": ["red blue", "red green"], "third": ["red blue green", "red grey pink"]}
     assert agreed_questions(references, min_f1=0.5) == ["half"]
     assert agreed_questions(references, min_f1=0.3) == ["half", "third"]
-    # Twice 1 word in common of 2 and 3, for each of three people: exactly 0.4, which the default lets in.
+    # One common word of 2 and 3 for each of three people: an F1 of exactly 0.4, which the default accepts.
     assert agreed_questions({"edge": ["red blue", "red green grey", "blue pink black"]}) == ["edge"]
     with refuses(DataError, "2 questions", "F1", "0.6"):
         agreed_questions(references, min_f1=0.6)
@@ -243,7 +243,7 @@ def test_questions_at_the_least_human_f1_count() -> None:
 
 def test_quac_agrees_with_a_slow_computation() -> None:
     draw = random.Random(2)
-    # Texts of different words, so that F1 is twice the common words over all words.
+    # Texts of distinct words, so that F1 is twice the number of common words divided by the number of all words.
     texts = ["red", "blue", "red blue", "red blue green", "green grey", NONE, NONE]
 
     def f1(one: str, other: str) -> Fraction:
@@ -307,7 +307,7 @@ def test_published_scores_of_version_2() -> None:
     assert f"{100 * scores['exact']:.2f} {100 * scores['f1']:.2f}" == "78.74 81.78"
     unanswerable = [question for question, texts in references.items() if not texts]
     assert (len(references), len(unanswerable)) == (11_873, 5_945)
-    # An unanswerable question is right where the file has no answer, by either measure.
+    # An unanswerable question is right if the file has no answer, by both metrics.
     silent = sum(answers[question] == "" for question in unanswerable) / 5_945
     assert scores["NoAns_exact"] == scores["NoAns_f1"] == pytest.approx(silent)
     for name in ("exact", "f1"):
@@ -323,8 +323,8 @@ def test_version_1_takes_the_best_reference() -> None:
         "q4": ["the"],
     }
     answers = {"q1": "Broncos!", "q2": "1065", "q3": "York", "q4": "an"}
-    # q1: exact by its second reference. q3: precision 1, recall 1/3. q4: both empty once normalised, which matches
-    # exactly but has no word in common.
+    # q1: exact match with the second reference. q3: precision 1, recall 1/3. q4: both texts are empty after
+    # normalization, which is an exact match without a common word.
     assert squad_scores(answers, references) == {"exact": pytest.approx(2 / 4), "f1": pytest.approx((1 + 0.5) / 4)}
 
 
@@ -333,7 +333,7 @@ ANSWERS = {"q1": "red", "q2": "blue", "q3": "", "q4": "", "q5": "grey"}
 
 
 def test_version_2_without_odds() -> None:
-    # q1: F1 2/3 against "red cat". q3: the only reference is an article, so no answer is right.
+    # q1: F1 2/3 against "red cat". q3: the only reference is an article, so an empty answer is right.
     assert squad2_scores(ANSWERS, REFERENCES, threshold=-1) == {
         "exact": pytest.approx(3 / 5),
         "HasAns_exact": pytest.approx(2 / 3),
@@ -347,14 +347,14 @@ def test_version_2_without_odds() -> None:
 def test_version_2_answers_above_the_threshold_count_as_none() -> None:
     odds = {"q1": 0.1, "q2": 0.9, "q3": 0.95, "q4": 0.2, "q5": 0.5}
     scores = squad2_scores(ANSWERS, REFERENCES, null_odds=odds, threshold=0.5)
-    # q5's odds are at the threshold, not above. q2 and q3 have an answer, so silence is wrong there, also for q3.
+    # q5's odds are at the threshold, not above. q2 and q3 are answerable, so empty answers are wrong, also for q3.
     assert scores["exact"] == pytest.approx(1 / 5)
     assert scores["f1"] == pytest.approx((2 / 3 + 1) / 5)
     assert scores["NoAns_exact"] == pytest.approx(1 / 2)
     assert squad2_scores(ANSWERS, REFERENCES, null_odds=odds, threshold=0.49)["NoAns_exact"] == 1.0
-    # Answered from the least odds on, the sums of F1 are: none 2, q1 2.67, q4 2.67, q5 1.67, q2 2.67, q3 3.67.
+    # Adding answers by increasing odds, the sums of F1 are: none 2, q1 2.67, q4 2.67, q5 1.67, q2 2.67, q3 3.67.
     assert (scores["best_f1"], scores["best_f1_thresh"]) == (pytest.approx((2 + 2 / 3 - 1 + 2) / 5), 0.95)
-    # And of exact matches: 2, 2, 2, 1, 2, 3.
+    # The sums of exact matches are 2, 2, 2, 1, 2, 3.
     assert (scores["best_exact"], scores["best_exact_thresh"]) == (pytest.approx(3 / 5), 0.95)
 
 

@@ -1,4 +1,4 @@
-"""Precision, recall and F1 of each class, against scikit-learn and seqeval."""
+"""Precision, recall and F1 of each class, compared with scikit-learn and seqeval."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Windows of questions and passages against loops over characters, and gold answers read back from the features."""
+"""Windows of questions and passages compared with loops over characters, and gold answers read back from features."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def decoded(encoded: EncodedExamples, tokenizer: Tokenizer) -> list[str]:
 
 
 def shown_answers(encoded: EncodedExamples) -> Iterator[tuple[int, str]]:
-    """The answer in each window that has one, by character offsets, and the number of its example."""
+    """Yield the index of the example and the answer, read by character offsets, for each window with an answer."""
     seen = -1
     place = 0
     for sequence, owner in enumerate(encoded.owners.tolist()):
@@ -103,7 +103,7 @@ def test_windows_and_targets_equal_a_loop_over_characters(words: WordTokenizer, 
         first = len(asked_texts) + 2
         rows = np.flatnonzero(encoded.owners == number)
         starts = list(encoded.examples[number].window_starts)
-        # The windows: in steps of the stride, or of half a window, until the first that reaches the end.
+        # Windows start at multiples of the stride, or of half a window, up to the first that reaches the end.
         expected = [0]
         while expected[-1] + capacity < len(texts):
             expected.append(expected[-1] + min(stride, max(1, capacity // 2)))
@@ -115,7 +115,7 @@ def test_windows_and_targets_equal_a_loop_over_characters(words: WordTokenizer, 
             assert table(encoded.targets)[row, 3:].tolist() == [first, first + len(part)]
 
         def tokens_of(answer: GoldSpan, pieces=pieces, passage=example.passage) -> tuple[list[int], bool]:
-            """The tokens that share a character with it, and whether they are it."""
+            """Return the tokens that share a character with an answer, and whether they express it exactly."""
             wanted = {i for i in range(answer.start or 0, answer.end or 0) if not passage[i].isspace()}
             found = [t for t, (a, b) in enumerate(pieces.offsets.tolist()) if wanted & set(range(a, b))]
             covered = {i for t in found for i in range(*pieces.offsets[t].tolist())}
@@ -156,10 +156,10 @@ def test_an_answer_of_half_a_window_is_whole_in_one() -> None:
 @pytest.mark.parametrize(
     ("passage", "answers", "trained", "unreachable"),
     [
-        ("It took 2days, and back", ["days"], ["2days"], True),  # glued: the nearest tokens are trained on
+        ("It took 2days, and back", ["days"], ["2days"], True),  # inside a token: the target is that token
         ("It took 2days, and back", ["2days"], ["2days"], False),
-        ("two 2days", ["days", "two"], ["two"], False),  # the first that can be given
-        ("bob ran to the sea", [" to the "], ["to the"], False),  # white space at the edges is no part of it
+        ("two 2days", ["days", "two"], ["two"], False),  # the first answer that tokens express
+        ("bob ran to the sea", [" to the "], ["to the"], False),  # without white space at the edges
         ("the sea", [], [], False),
         ("the sea", None, [], False),
         (" ", [], [], False),
@@ -251,11 +251,11 @@ def test_no_room_is_refused(words: WordTokenizer, more: dict[str, int]) -> None:
     assert table(empty.targets).shape == (0, 5)
 
 
-# The development sets of SQuAD. Their files are read here without the project's reader.
+# The development sets of SQuAD, read without the project's reader.
 
 
 def squad_golds(data_root: Path, file: str, limit: int | None) -> list[QuestionExample]:
-    """One example for each different gold answer of the file's first questions."""
+    """Return one example for each distinct gold answer to the first questions in the file."""
     path = find_file(data_root / "squad" / file)
     if path is None:
         pytest.skip(f"the data folder has no squad/{file}")
@@ -273,9 +273,9 @@ def squad_golds(data_root: Path, file: str, limit: int | None) -> list[QuestionE
     ]
 
 
-# Unigram pieces hold punctuation with what it follows ("20%", "),"), which WordPiece always splits off: with pieces
-# trained on all passages 2.03 % and 2.36 % of the answers of 1.1 and 2.0 are glued to something, against 0.65 % and
-# 0.63 %, most of which begin or end inside a word ("Japan" of "Japanese").
+# Unigram pieces may contain punctuation ("20%", "),"), which WordPiece always splits off. With pieces trained on all
+# passages, 2.03 % and 2.36 % of the answers of 1.1 and 2.0 are unreachable, compared with 0.65 % and 0.63 %, most of
+# which begin or end inside a word ("Japan" in "Japanese").
 @pytest.mark.parametrize(
     ("kind", "most", "file", "limit"),
     [
@@ -313,7 +313,7 @@ def test_squads_gold_answers_are_read_back_exactly(
     for number, example in enumerate(examples):
         text, spans = example.answers[0].text, encoded.examples[number].spans
         start = example.answers[0].start + len(text) - len(text.lstrip())
-        # An answer is unreachable where, and only where, no token begins or none ends as it does.
+        # An answer is unreachable if and only if no token begins where the answer begins, or none ends where it ends.
         edges = start in spans[:, 0] and start + len(text.strip()) in spans[:, 1]
         assert edges == (example.id not in unreachable), example.id
         if edges:

@@ -1,4 +1,4 @@
-"""Question answering as a task: published formats, files of one's own, official scores, and what is refused."""
+"""Question answering as a task: published formats, the user's files, official scores, and refusals."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def task(**more: Any) -> SpanQa:
 
 
 def gold_outputs(made: SpanQa, examples: list[Any]) -> tuple[Any, np.ndarray]:
-    """Outputs of a head that knows all gold answers."""
+    """Return the outputs of a head that knows all gold answers."""
     encoded = made.encode(examples, WordTokenizer(PASSAGE.split(), lowercase=True), max_length=24, num_segments=2)
     values = table(encoded.targets)
     outputs = np.full((len(values), 4 + len(made.labels)), -5, dtype=np.float32)
@@ -83,7 +83,7 @@ def test_squad_1_is_scored_by_its_script(tmp_path: Path) -> None:
     examples = made.examples("dev")
     assert all(isinstance(example, Example) for example in examples)
     assert perfect(made, "dev") == {"f1": 1.0, "exact": 1.0}
-    # "ran to the sea" against "the sea": precision 1/3 (the article goes), recall 1.
+    # "ran to the sea" against "the sea": precision 1/3 (without the article), recall 1.
     scores = made.score(examples, [SpanAnswer("ann."), SpanAnswer("ran to the sea")])
     assert scores == pytest.approx({"f1": (1 + 0.5) / 2, "exact": 0.5})
     assert list(scores)[0] == made.main_metric == "f1"
@@ -95,7 +95,7 @@ def test_squad_2_has_a_threshold_and_says_what_the_best_one_gives(tmp_path: Path
     made = task(files={"dev": file}, no_answer=True)
     examples = made.examples("dev")
     assert perfect(made, "dev")["f1"] == 1.0
-    # Odds 2, 3 and 4: a threshold of 0 answers nothing, one of 2 is right about all.
+    # The odds are 2, 3 and 4: with a threshold of 0 no question is answered; with 2, all answers are right.
     answers = [SpanAnswer("", best="Ann", null_score=2.0 + i) for i in range(3)]
     scores = made.score(examples, answers)
     assert scores["f1"] == scores["exact"] == pytest.approx(2 / 3)
@@ -168,7 +168,7 @@ def test_coqa_has_yes_no_and_unknown(tmp_path: Path) -> None:
     answers = list(made.answers(encoded, outputs))
     assert [answer.text for answer in answers] == ["Ann", "yes", "unknown", "stayed"]
     scores = made.score(examples, answers)
-    # Of "he stayed" a span can give one word of two: F1 2/3.
+    # A span can express one of the two words of "he stayed": F1 2/3.
     assert scores["f1"] == scores["mctest_f1"] == pytest.approx((3 + 2 / 3) / 4)
     assert made.baseline(examples[1:2], examples) == [SpanAnswer("yes", kind="yes")] * 4
 
@@ -247,8 +247,8 @@ def test_malformed_rows_are_refused_with_their_line(tmp_path: Path, line: str, n
     ("more", "names"),
     [
         ({"files": {}}, ("task.files", "task.files.train=")),
-        ({"stride": 0}, ("task.stride=0",)),
-        ({"max_answer_tokens": 0, "history_turns": -1}, ("task.max_answer_tokens=0", "task.history_turns=-1")),
+        ({"stride": 0}, ("task.stride: 0",)),
+        ({"max_answer_tokens": 0, "history_turns": -1}, ("task.max_answer_tokens: 0", "task.history_turns: -1")),
         ({"labels": ["yes"]}, ("task.labels=['yes']",)),
         ({"file_format": "coqa"}, ("task.labels=", "[yes, no, unknown]", "coqa")),
         ({"file_format": "coqa", "labels": ["yes", "no", "unknown"], "no_answer": True}, ("task.no_answer=true",)),
@@ -265,7 +265,7 @@ def test_settings_that_do_not_fit_are_refused(more: dict[str, Any], names: tuple
 
 
 class Table(dict[str, list[Any]]):
-    """What ``datasets`` gives."""
+    """A table like those of ``datasets``."""
 
     @property
     def column_names(self) -> list[str]:
@@ -307,7 +307,7 @@ def random_passages(rng: np.random.Generator) -> list[str]:
 
 
 def best_of_window(starts: np.ndarray, ends: np.ndarray, first: int, stop: int) -> tuple[int, int, float]:
-    """What a head gives of a window: its best legal span."""
+    """Return the output of a head for a window: the best legal span."""
     legal = [(i, j) for i in range(first, stop) for j in range(i, min(i + LONGEST, stop))]
     start, end = max(legal, key=lambda span: starts[span[0]] + ends[span[1]])
     return start, end, float(starts[start] + ends[end])
@@ -352,7 +352,7 @@ def test_the_answer_is_the_best_span_of_all_windows(seed: int) -> None:
 
 
 def turned(encoded: EncodedExamples, outputs: np.ndarray) -> tuple[EncodedExamples, np.ndarray]:
-    """The same with the windows of each example in the opposite order."""
+    """Return the same examples with the windows of each example in reverse order."""
     order = np.concatenate([np.flatnonzero(encoded.owners == i)[::-1] for i in range(len(encoded.examples))])
     examples = tuple(replace(example, window_starts=example.window_starts[::-1]) for example in encoded.examples)
     targets = encoded.targets.map(lambda values: values[order])
@@ -366,7 +366,7 @@ def test_the_order_of_windows_changes_nothing(seed: int) -> None:
     outputs = np.zeros((len(encoded), 6), dtype=np.float32)
     for sequence, (first, stop) in enumerate(table(encoded.targets)[:, 3:]):
         start, end = np.sort(rng.integers(first, stop, 2))
-        scores = rng.integers(0, 2), rng.integers(0, 3), *rng.integers(-3, 2, 2)  # many are equal
+        scores = rng.integers(0, 2), rng.integers(0, 3), *rng.integers(-3, 2, 2)  # many scores are equal
         outputs[sequence] = [start, end, *scores]
     for no_answer in (True, False):
         answers = [

@@ -1,4 +1,4 @@
-"""The settings of tasks: one model for each class, from which its arguments come."""
+"""The settings of tasks: each class has one model, which defines its arguments."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ OWN = {"text_column": "text", "label_column": "label", "labels": ["no", "yes"], 
 
 
 class Threshold(TextClassification):
-    """A task with a setting of its own."""
+    """A task with an additional setting."""
 
     class Settings(TextClassification.Settings):
-        """With one more.
+        """The settings of the task.
 
         Attributes:
             threshold: a number.
@@ -33,7 +33,7 @@ class Threshold(TextClassification):
 
 
 class Fixed(Classification):
-    """A task with a constructor of its own, as users write one."""
+    """A task with its own constructor, as users may write it."""
 
     splits = ("train",)
 
@@ -77,11 +77,11 @@ def test_wrong_and_missing_arguments_are_named_together() -> None:
     with pytest.raises(ConfigError) as caught:
         TextClassification(name="own", **{**OWN, "num_train": 0, "metrics": ["f2"]}, colour="red")
     assert {problem.partition(":")[0] for problem in caught.value.problems} == {
-        "task.metrics.0='f2'",
-        "task.num_train=0",
-        "task.colour='red'",
+        "task.metrics[0]",
+        "task.num_train",
+        "task.colour",
     }
-    with pytest.raises(ConfigError, match=r"task\.text_column: missing"):
+    with pytest.raises(ConfigError, match=r"task\.text_column: is missing"):
         TextClassification(name="own", labels=None, label_column="label", train="train.tsv")
 
 

@@ -1,4 +1,4 @@
-"""Official files: names, spellings and numbers as the servers want them."""
+"""Submission files: names, spellings and numbers as the servers expect them."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_answers_by_question_and_their_scores_are_what_the_script_makes_of_them(
     references = {"a": ["cat"], "b": [], "c": [], "d": []}
     odds = {name: answer.null_score - answer.score for name, answer in zip(ids, answers, strict=True)}
     scored = squad2_scores(texts, references, null_odds=probabilities, threshold=1.0)
-    assert scored["exact"] == 0.75  # c has no answer, and one is given
+    assert scored["exact"] == 0.75  # c is unanswerable but answered
     by_odds = squad2_scores(texts, references, null_odds=odds, threshold=0.0)
     assert scored["best_f1"] == by_odds["best_f1"] == 1.0
     with refuses(DataError, "1 question", " id "):

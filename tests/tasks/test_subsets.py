@@ -10,7 +10,7 @@ from sklearn.model_selection import StratifiedKFold
 from support.refusals import refuses
 
 from lmtransfer.errors import ConfigError
-from lmtransfer.tasks.subsets import FOLDS, check_folds, fold_of, sample_stratified, training_parts
+from lmtransfer.tasks.subsets import FOLDS, check_folds, fold_of, sample_stratified, train_and_held_out
 from lmtransfer.tasks.text.classification import TextClassification
 from lmtransfer.tasks.text.multi_label import MultiLabel
 from lmtransfer.tasks.text.regression import TextRegression
@@ -40,39 +40,39 @@ def test_the_same_seed_chooses_the_same_and_another_seed_or_purpose_others() -> 
 
 
 def test_parts_are_disjoint_and_the_held_out_part_comes_from_the_subset() -> None:
-    train, held_out = training_parts(LABELS, num_train=50, dev_from_train=0.2, seed=3)
+    train, held_out = train_and_held_out(LABELS, num_train=50, dev_from_train=0.2, seed=3)
     assert (len(train), np.bincount(LABELS[held_out]).tolist()) == (40, [6, 3, 1])
     assert not set(train.tolist()) & set(held_out.tolist())
-    whole, nothing = training_parts(LABELS, num_train=50, dev_from_train=None, seed=3)
+    whole, nothing = train_and_held_out(LABELS, num_train=50, dev_from_train=None, seed=3)
     assert len(nothing) == 0
     assert sorted([*train.tolist(), *held_out.tolist()]) == whole.tolist()
-    everything, _ = training_parts(LABELS, num_train=None, dev_from_train=None, seed=0)
+    everything, _ = train_and_held_out(LABELS, num_train=None, dev_from_train=None, seed=0)
     assert everything.tolist() == list(range(100))
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_the_training_part_has_every_label_also_those_of_one_example(seed: int) -> None:
     labels = np.array([label for label in range(9) for _ in range(100)] + list(range(9, 24)))
-    train, held_out = training_parts(labels, num_train=None, dev_from_train=0.1, seed=seed)
+    train, held_out = train_and_held_out(labels, num_train=None, dev_from_train=0.1, seed=seed)
     assert len(np.unique(labels[train])) == 24
     assert np.bincount(labels[held_out], minlength=24).tolist() == [10] * 9 + [0] * 15
-    few, most = training_parts(LABELS, num_train=10, dev_from_train=0.9, seed=seed)
+    few, most = train_and_held_out(LABELS, num_train=10, dev_from_train=0.9, seed=seed)
     assert (np.bincount(LABELS[few]).tolist(), np.bincount(LABELS[most]).tolist()) == ([1, 1, 1], [5, 2])
     eight = np.repeat(np.arange(8), 400)
-    _, held_out = training_parts(eight, num_train=100, dev_from_train=0.1, seed=seed)
+    _, held_out = train_and_held_out(eight, num_train=100, dev_from_train=0.1, seed=seed)
     assert len(held_out) == 10
     assert np.bincount(eight[held_out], minlength=8).max() <= 2
-    _, held_out = training_parts(np.arange(40) % 20, num_train=None, dev_from_train=0.1, seed=seed)
+    _, held_out = train_and_held_out(np.arange(40) % 20, num_train=None, dev_from_train=0.1, seed=seed)
     assert len(held_out) <= 5  # fewer than labels
 
 
 def test_a_label_that_only_the_held_out_part_would_have_is_refused() -> None:
     labels = np.array([0, 0, 0, 0, 1])
-    groups = ["a", "b", "c", "d", "d"]  # the only example of a label goes with one that is held out
+    groups = ["a", "b", "c", "d", "d"]  # the only example of a label shares its group with another example
     refused = []
     for seed in range(20):
         try:
-            train, _ = training_parts(labels, num_train=None, dev_from_train=0.5, seed=seed, groups=groups)
+            train, _ = train_and_held_out(labels, num_train=None, dev_from_train=0.5, seed=seed, groups=groups)
         except ConfigError as error:
             refused.append(str(error))
         else:
@@ -96,7 +96,7 @@ def test_parts_that_cannot_be(
     num_train: int | None, dev_from_train: float | None, groups: list[str] | None, names: tuple[str, ...]
 ) -> None:
     with refuses(ConfigError, *names):
-        training_parts(LABELS, num_train=num_train, dev_from_train=dev_from_train, seed=0, groups=groups)
+        train_and_held_out(LABELS, num_train=num_train, dev_from_train=dev_from_train, seed=0, groups=groups)
 
 
 @pytest.mark.parametrize("fraction", [0.1, 0.25, 0.5])
@@ -108,7 +108,9 @@ def test_training_and_held_out_parts_of_a_learning_curve_are_nested(fraction: fl
         for size in (20, 30, 50, 80, 100):
             more_train, more_held_out = (
                 set(part.tolist())
-                for part in training_parts(LABELS, num_train=size, dev_from_train=fraction, seed=seed, groups=groups)
+                for part in train_and_held_out(
+                    LABELS, num_train=size, dev_from_train=fraction, seed=seed, groups=groups
+                )
             )
             assert train <= more_train
             assert held_out <= more_held_out
@@ -121,7 +123,7 @@ def test_a_group_is_never_on_both_sides() -> None:
     rng = np.random.default_rng(0)
     groups = ["" if rng.random() < 0.2 else f"g{number}" for number in rng.integers(0, 25, len(LABELS))]
     for seed in range(20):
-        train, held_out = training_parts(LABELS, num_train=None, dev_from_train=0.2, seed=seed, groups=groups)
+        train, held_out = train_and_held_out(LABELS, num_train=None, dev_from_train=0.2, seed=seed, groups=groups)
         assert not {groups[row] for row in train} & {groups[row] for row in held_out}
         assert "" not in {groups[row] for row in held_out}
         assert 10 <= len(held_out) <= 30
@@ -132,7 +134,7 @@ def test_a_group_is_never_on_both_sides() -> None:
 def test_rare_labels_are_on_both_sides(counts: tuple[int, ...], fraction: float) -> None:
     labels = np.random.default_rng(0).permutation(np.repeat(np.arange(len(counts)), counts))
     for seed in range(3):
-        train, held_out = training_parts(labels, num_train=None, dev_from_train=fraction, seed=seed)
+        train, held_out = train_and_held_out(labels, num_train=None, dev_from_train=fraction, seed=seed)
         assert {*labels[train]} == {*labels[held_out]} == {*range(len(counts))}
         assert np.abs(np.bincount(labels[held_out]) - fraction * np.array(counts)).max() <= 1
 
@@ -161,7 +163,7 @@ def test_groups_stay_together_and_folds_stay_even() -> None:
     found = fold_of(STRATA, groups, folds=4, seed=0, names=NAMES)
     assert all(len({found[row] for row in range(len(STRATA)) if groups[row] == name}) == 1 for name in set(groups))
     assert np.ptp(np.bincount(found, minlength=4)) <= 4
-    alone = fold_of(STRATA, [""] * len(STRATA), folds=5, seed=0, names=NAMES)  # a group without a name is no group
+    alone = fold_of(STRATA, [""] * len(STRATA), folds=5, seed=0, names=NAMES)  # no groups
     assert np.ptp(np.bincount(alone)) <= 1
 
 

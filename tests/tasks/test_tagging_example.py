@@ -1,4 +1,4 @@
-"""Entities in running text: words by the tokenizer's rules, and spans of tags as characters."""
+"""Words and their windows as tokens, and entities in running text."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def tokenizer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 
 
 class Letters:
-    """A tokenizer of one token a letter, and of one for two words where ``joined`` says so; white space is none."""
+    """A tokenizer with one token per letter, or per two words if they are in ``joined``; white space has no token."""
 
     vocab_size, num_pieces = 70000, 70000
     unk_id, cls_id, sep_id, mask_id = 0, 1, 2, 3
@@ -104,7 +104,7 @@ def encode(
 
 
 def sequences(encoded: EncodedExamples) -> list[tuple[int, list[int], list[list[int]]]]:
-    """The example, the tokens and the target rows of each sequence."""
+    """Return the example, the tokens and the target rows of each sequence."""
     edges, rows = encoded.offsets, encoded.target_offsets
     return [
         (
@@ -170,7 +170,7 @@ def random_words(rng: random.Random) -> list[str]:
 
 
 def test_every_word_has_its_own_tokens_in_order(tokenizer: Tokenizer) -> None:
-    """The tokens are those of the running text, and those of a word cover its letters and no other's."""
+    """The tokens are those of the running text, and a word's tokens cover the letters of that word only."""
     rng = random.Random(3)
     for _ in range(100):
         words = random_words(rng)
@@ -200,7 +200,7 @@ def test_words_and_their_spelling_survive_windows(tokenizer: Tokenizer) -> None:
         for owner, tokens, rows in sequences(encoded):
             assert (tokens[0], tokens[-1]) == (tokenizer.cls_id, tokenizer.sep_id)
             for first, count, tag in rows:
-                assert tag == seen[owner]  # tags are the words' numbers: each once, in order
+                assert tag == seen[owner]  # each word's tag is its index: all occur once, in order
                 seen[owner] += 1
                 start = int(whole[owner].counts_W[:tag].sum())
                 expected = whole[owner].ids_T[start : start + whole[owner].counts_W[tag]][: max_length - 2]
@@ -232,7 +232,7 @@ def check_spelling(encoded: EncodedExamples, tokenizer: WordTokenizer, sentences
 
 
 def best_windows(counts: list[int], spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """By brute force: the (smaller, whole) context that the best window gives each word."""
+    """Return the smaller and the total context of each word in the best of all possible windows."""
     best = []
     for word in range(len(counts)):
         sides = [
@@ -250,13 +250,13 @@ def test_windows_hold_every_word_once_where_its_context_is_largest() -> None:
         counts = [rng.randint(1, longest) for _ in range(rng.randint(1, 60))]
         windows = word_windows(np.array(counts), capacity)
         assert all(sum(counts[w.start : w.stop]) <= capacity for w in windows)
-        assert all(w.start <= w.answers < w.answers_stop <= w.stop for w in windows)
+        assert all(w.start <= w.first_target < w.stop_target <= w.stop for w in windows)
         assert windows[0].answers == 0
-        assert windows[-1].answers_stop == len(counts)
-        assert all(a.answers_stop == b.answers for a, b in zip(windows[:-1], windows[1:], strict=True))
+        assert windows[-1].stop_target == len(counts)
+        assert all(a.stop_target == b.first_target for a, b in zip(windows[:-1], windows[1:], strict=True))
         best = best_windows(counts, [(w.start, w.stop) for w in windows])
         for w in windows:
-            for word in range(w.answers, w.answers_stop):
+            for word in range(w.first_target, w.stop_target):
                 left, right = sum(counts[w.start : word]), sum(counts[word + 1 : w.stop])
                 assert (min(left, right), left + right) == best[word], (counts, capacity, word)
 
@@ -264,13 +264,13 @@ def test_windows_hold_every_word_once_where_its_context_is_largest() -> None:
 def test_windows_of_one_token_words_overlap_by_half() -> None:
     windows = word_windows(np.ones(20, dtype=np.int64), 8)
     assert [(w.start, w.stop) for w in windows] == [(0, 8), (4, 12), (8, 16), (12, 20)]
-    assert [(w.answers, w.answers_stop) for w in windows] == [(0, 6), (6, 10), (10, 14), (14, 20)]
+    assert [(w.first_target, w.stop_target) for w in windows] == [(0, 6), (6, 10), (10, 14), (14, 20)]
     for capacity, num_words in ((10, 10), (10, 11), (3, 50), (62, 5000)):
         windows = word_windows(np.ones(num_words, dtype=np.int64), capacity)
         least = (capacity - 1) // 4
-        for w in windows:  # but at the sentence's ends, a quarter of a window or more lies on either side of each word
-            assert w.start == 0 or w.answers - w.start >= least
-            assert w.stop == num_words or w.stop - w.answers_stop >= least
+        for w in windows:  # except at the ends of the sentence, at least a quarter of a window on either side
+            assert w.start == 0 or w.first_target - w.start >= least
+            assert w.stop == num_words or w.stop - w.stop_target >= least
 
 
 def test_bytes_need_no_unknown(tokenizer: Tokenizer) -> None:

@@ -1,4 +1,4 @@
-"""Tagging tasks: files, tags by name, answers, scores and the most frequent tag."""
+"""Tagging tasks: files, tag names, answers, scores and the majority baseline."""
 
 from __future__ import annotations
 
@@ -21,10 +21,9 @@ from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.tasks.answers import TagsAnswer
 from lmtransfer.tasks.base import Task
 from lmtransfer.tasks.encoded import EncodedExamples
-from lmtransfer.tasks.heads import TaggingSpec
+from lmtransfer.tasks.heads import TaggingSpec, TagTargets
 from lmtransfer.tasks.tagging.example import TaggedExample
 from lmtransfer.tasks.tagging.task import UNMARKED, Tagging
-from lmtransfer.tasks.targets import TagTargets
 
 needs_data = pytest.mark.skipif("LMTRANSFER_DATA" not in os.environ, reason="LMTRANSFER_DATA names no data folder")
 
@@ -163,7 +162,7 @@ def test_scores_worked_by_hand(tmp_path: Path) -> None:
     assert toy.score(toy.examples("train"), given) == {"accuracy": 4 / 6}
     spans = task(tmp_path, SPANS, scheme="bio")
     given = iter([answer(spans, "B-PER I-PER O B-PER"), answer(spans, "B-PER I-PER")])
-    # Gold: Ann Lee, Oslo, Lee. Answered: Ann Lee (right), Oslo of another kind, and a span too long.
+    # Gold: Ann Lee, Oslo, Lee. Predicted: Ann Lee (right), Oslo of another kind, and a span that is too long.
     expected = {"f1": 1 / 3, "precision": 1 / 3, "recall": 1 / 3, "accuracy": 3 / 6}
     scores = spans.score(spans.examples("train"), given)
     assert list(scores) == list(expected)
@@ -195,7 +194,7 @@ def test_hub_tags_are_matched_by_name_not_by_number(tmp_path: Path, monkeypatch:
     assert toy.origin("dev") == "some/data validation"
     with refuses(DataError, "some/data validation:0", "'B-PER'", "'Ann'", "B-LOC, O"):
         task(tmp_path, **settings, labels=["B-LOC", "O"], hub_columns=["tokens", "ner_tags"]).examples("dev")
-    hub([[1, -1], [0]])  # not the last name of the list
+    hub([[1, -1], [0]])  # -1 is not the last name in the list
     with refuses(DataError, "some/data validation:0", "-1"):
         task(tmp_path, **settings, labels=["B-LOC", "B-PER", "O"], hub_columns=["tokens", "ner_tags"]).examples("dev")
     with refuses(DataError, "column tags", "tokens, ner_tags", "task.hub_columns"):
@@ -216,7 +215,7 @@ def test_conll2003_in_its_own_form(tmp_path: Path) -> None:
 @pytest.mark.data
 @needs_data
 def test_wnut17_has_its_published_counts() -> None:
-    """Sentences as Derczynski et al. 2017 have them; entities of dev and test counted by their first words."""
+    """Counts of sentences as in Derczynski et al. 2017; entities are counted by their first words."""
     wnut = shipped("wnut17")
     assert [len(wnut.examples(split)) for split in ("train", "dev", "test")] == [3394, 1009, 1287]
     assert shipped("wnut17", labels=None).labels == wnut.labels

@@ -15,7 +15,7 @@ from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.tasks.answers import LabelAnswer
 from lmtransfer.tasks.base import Task
 from lmtransfer.tasks.heads import ClassificationSpec
-from lmtransfer.tasks.text.classification import TextClassification
+from lmtransfer.tasks.text.classification import TemplateClassification, TextClassification
 from lmtransfer.tasks.text.example import TextExample
 
 SST2 = 'sentence\tlabel\na "bare quote \t1\n"another one\t0\n  it \'s fine\u2028b\x85c\t1\n'
@@ -35,7 +35,7 @@ def _task(tmp_path: Path, **changes: object) -> TextClassification:
 
 
 def _own(tmp_path: Path, content: str, name: str = "train.tsv", **changes: object) -> TextClassification:
-    """A task on a file of a user's own, whose labels are found in it."""
+    """Return a task on a user's file, from which the labels are read."""
     (tmp_path / name).write_text(content)
     return _task(
         tmp_path, **{"labels": None, "label_values": None, "text_column": "text", "files": {"train": name}, **changes}
@@ -217,7 +217,7 @@ def test_malformed_rows_are_named_by_line_or_left_out(
     line = first[name].count("\n") + 1
     with refuses(DataError, f"{name}:{line}", *names, "task.bad_rows=skip" if name == "a.tsv" else ""):
         _task(tmp_path, train=name).examples("train")
-    if name == "a.csv":  # what follows an open quotation mark cannot be told apart
+    if name == "a.csv":  # rows after an open quotation mark cannot be told apart
         return
     task = _task(tmp_path, train=name, bad_rows="skip")
     examples = task.examples("train")
@@ -235,7 +235,7 @@ def test_malformed_rows_are_named_by_line_or_left_out(
         ("sentence\tlabel\tlabel\na\t1\t0\n", ("train.tsv:1", "'label'", "task.label_column")),
         ("sentence\tlabel\n", ("train.tsv", "examples")),
         ("", ("train.tsv", "examples")),
-        (None, ("train.tsv", "data_root=", "LMTRANSFER_DATA", "task.files.train=")),
+        (None, ("train.tsv", "data_root", "LMTRANSFER_DATA", "task.files.train=")),
     ],
 )
 def test_files_without_examples(tmp_path: Path, content: str | None, names: tuple[str, ...]) -> None:
@@ -348,7 +348,7 @@ def test_hub_labels_are_matched_by_name_not_by_number(tmp_path: Path, monkeypatc
     hub(datasets.ClassLabel(names=["yes", "no"]))
     with refuses(DataError, "validation", "row 0", "'no'", "negative, positive"):
         task.examples("dev")
-    hub(datasets.Value("int64"))  # plain numbers: as the files write them
+    hub(datasets.Value("int64"))  # plain numbers are treated like the values in files
     assert [e.label for e in task.examples("dev")] == [1, 0, None]
     with refuses(DataError, "split=other", "toy", "train, dev"):
         task.examples("other")
@@ -359,3 +359,43 @@ def test_hub_labels_are_matched_by_name_not_by_number(tmp_path: Path, monkeypatc
     monkeypatch.setattr(datasets, "load_dataset", fail)
     with refuses(DataError, "some/data", "no network", "data_root="):
         task.examples("dev")
+
+
+TEMPLATE_ROWS = [
+    {"question": "Who?", "answer": "Ann {question}", "paragraph": "Ann came.", "label": 1},
+    {"question": "Where?", "answer": "Here", "paragraph": "Ann came.", "label": "wrong"},
+]
+
+
+def _template_task(folder: Path, rows: list[dict[str, Any]], **changes: Any) -> TemplateClassification:
+    (folder / "train.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
+    settings = {
+        "name": "multirc",
+        "text": "Question: {question} Answer: {answer}",
+        "text_pair": "{paragraph}",
+        "labels": ["wrong", "right"],
+        "files": {"train": str(folder / "train.jsonl")},
+    }
+    return TemplateClassification(**{**settings, **changes})
+
+
+def test_templates_are_filled_and_labels_are_indices_or_names(tmp_path: Path) -> None:
+    first, second = _template_task(tmp_path, TEMPLATE_ROWS).examples("train")
+    assert (first.text, first.text_pair) == ("Question: Who? Answer: Ann {question}", "Ann came.")
+    assert (first.label, second.label) == (1, 0)
+    alone = _template_task(tmp_path, TEMPLATE_ROWS, text="{answer}", text_pair=None)
+    assert [example.text_pair for example in alone.examples("train")] == [None, None]
+    assert not alone.head.pairs
+
+
+@pytest.mark.parametrize("label", [2, -1, "perhaps"])
+def test_other_labels_of_templates_are_refused(tmp_path: Path, label: object) -> None:
+    with refuses(DataError, "train.jsonl:1", str(label), "wrong, right"):
+        _template_task(tmp_path, [{**TEMPLATE_ROWS[0], "label": label}]).examples("train")
+
+
+def test_a_template_names_fields_of_the_file(tmp_path: Path) -> None:
+    with refuses(ConfigError, "task.text=nothing", "{sentence}"):
+        _template_task(tmp_path, TEMPLATE_ROWS, text="nothing")
+    with refuses(DataError, "train.jsonl:1", "passage"):
+        _template_task(tmp_path, TEMPLATE_ROWS, text="{passage}").examples("train")

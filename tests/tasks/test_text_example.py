@@ -7,8 +7,8 @@ from support.refusals import refuses
 
 from lmtransfer.errors import ConfigError
 from lmtransfer.tasks.encoded import EncodedExamples
+from lmtransfer.tasks.heads import LabelTargets
 from lmtransfer.tasks.source import TOKENS_MULTIPLE, TaskSource
-from lmtransfer.tasks.targets import LabelTargets
 from lmtransfer.tasks.text.example import TextExample, encode_texts, longest_first
 
 

@@ -1,4 +1,4 @@
-"""Every sentence and sentence-pair task of conf/task, on rows in its published format and on the data folder."""
+"""Every sentence and sentence-pair task in conf/task, on rows in the published format and on the data folder."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ OWN = ("text_classification", "text_pair", "regression")
 
 
 def tabbed(*rows: str) -> str:
-    """Lines whose columns are separated by tabs, written here with bars."""
+    """Return lines with tabs between columns, which are written with bars here."""
     return "".join(row.replace(" | ", "\t").replace("|", "\t") + "\n" for row in rows)
 
 
 def json_files(folder: str, row: dict[str, Any], *, label: str | bool) -> dict[str, str]:
-    """A task of SuperGLUE: JSON lines, without labels in its test file."""
+    """Return the files of a SuperGLUE task: JSON lines, without labels in the test file."""
     rows = {"train": {**row, "label": label}, "val": {**row, "label": label}, "test": row}
     return {f"{folder}/{split}.jsonl": json.dumps(content) + "\n" for split, content in rows.items()}
 
@@ -61,7 +61,7 @@ SNLI_ROWS = (
 STSB = "index | genre | filename | year | old_index | source1 | source2 | sentence1 | sentence2"
 QQP_ROW = '133273 | 213221 | 213222 | How is "it"? | What is it? | '
 
-#: What the published download holds, file by file.
+#: The files in each published download.
 PUBLISHED: dict[str, dict[str, str]] = {
     "sst2": {
         "SST-2/train.tsv": SINGLE,
@@ -180,7 +180,7 @@ PUBLISHED: dict[str, dict[str, str]] = {
     },
 }
 
-#: Splits that come without answers, and what is read of the first example: text, second text, answer.
+#: Splits without gold answers; and the first example of splits: text, second text, gold answer.
 HIDDEN = {
     **dict.fromkeys(("sst2", "cola", "mrpc", "qqp", "qnli", "rte", "wnli", "stsb", "ax"), {"test"}),
     **dict.fromkeys(("boolq", "cb", "superglue_rte"), {"test"}),
@@ -315,7 +315,7 @@ def test_a_part_of_mnli_is_not_read_as_mnli(tmp_path: Path) -> None:
     part, whole = _build("mnli_subset", tmp_path), _build("mnli", tmp_path)
     for split in ("train", "dev", "dev_mismatched"):
         assert str(tmp_path) in part.origin(split)
-        assert "mnli_subset" not in whole.origin(split)  # of the hub
+        assert "mnli_subset" not in whole.origin(split)  # from the hub
     assert (part.name, whole.name) == ("mnli_subset", "mnli")
 
 
@@ -352,7 +352,7 @@ def test_files_of_ones_own_from_the_command_line(tmp_path: Path, monkeypatch: py
     assert [(e.text, task.labels[e.label]) for e in task.examples("train")] == [("A.", "entailment")]
 
 
-#: Rows of the data folder, by split; its README has the same table. A mapping says how the labels fall.
+#: Numbers of rows in the data folder by split, as in its README; or by label, in a mapping.
 COUNTS: dict[str, dict[str, int | dict[str, int]]] = {
     "sst2": {
         "train": {"negative": 29_780, "positive": 37_569},
@@ -374,7 +374,7 @@ COUNTS: dict[str, dict[str, int | dict[str, int]]] = {
     "qqp": {"wang2017_dev": 10_000, "wang2017_test": 10_000},
     "qnli": {"dev": {"entailment": 2_702, "not_entailment": 2_761}},
     "rte": {"train": 2_490, "dev": 277},
-    "wnli": {"train": 635, "dev": {"not_entailment": 40, "entailment": 31}},  # the majority's 56.3 %
+    "wnli": {"train": 635, "dev": {"not_entailment": 40, "entailment": 31}},  # the majority baseline of 56.3 %
     "stsb": {"train": 5_749, "dev": 1_500, "test": 1_379},
 }
 
@@ -382,7 +382,7 @@ COUNTS: dict[str, dict[str, int | dict[str, int]]] = {
 @pytest.mark.data
 @pytest.mark.parametrize("name", COUNTS)
 def test_the_data_folder_has_its_published_counts(name: str, data_root: Path) -> None:
-    changes = {"phrases": False} if name == "sst2" else {}  # to find the sentences of all phrases takes long
+    changes = {"phrases": False} if name == "sst2" else {}  # finding the sentences of all phrases takes long
     task = _build(name, data_root, **changes)
     for split, expected in COUNTS[name].items():
         examples = task.examples(split)

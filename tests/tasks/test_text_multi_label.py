@@ -1,4 +1,4 @@
-"""Texts with any number of labels: files, decisions, baseline, and what is refused."""
+"""Texts with any number of labels: files, predictions, the majority baseline, and refusals."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from support.refusals import refuses
 
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.tasks.answers import LabelSetAnswer
-from lmtransfer.tasks.heads import MultiLabelSpec
-from lmtransfer.tasks.targets import LabelSetTargets
+from lmtransfer.tasks.heads import LabelSetTargets, MultiLabelSpec
 from lmtransfer.tasks.text.example import TextExample
 from lmtransfer.tasks.text.multi_label import MultiLabel
 from lmtransfer.transfer.scoring import is_collapsed

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from fakes.heads import table
 from fakes.tasks import WordTokenizer
-from scipy.stats import rankdata
 from support.refusals import refuses
 
 from lmtransfer.errors import DataError
@@ -74,19 +73,6 @@ def test_scores_that_are_no_numbers(tmp_path: Path, score: str) -> None:
     task = _task(tmp_path, content, bad_rows="skip")
     assert len(task.examples("train")) == 3
     assert list(task.notes["train"].first.values()) == [f"{tmp_path}/train.tsv:5"]
-
-
-def test_metrics_equal_an_independent_computation(tmp_path: Path) -> None:
-    task = _task(tmp_path)
-    rng = np.random.default_rng(0)
-    gold = rng.integers(0, 26, 5000) / 5  # ties, and more than one chunk
-    said = np.round(0.7 * gold + rng.normal(size=5000), 1) + 1000
-    found = task.score(_examples(gold), (ScoreAnswer(float(score)) for score in said))
-    assert list(found) == ["pearson", "spearman"]
-    assert found["pearson"] == pytest.approx(np.corrcoef(gold, said)[0, 1], abs=1e-9)
-    assert found["spearman"] == pytest.approx(np.corrcoef(rankdata(gold), rankdata(said))[0, 1], abs=1e-9)
-    with pytest.raises(ValueError, match="longer"):
-        task.score(_examples(gold[:2]), [ScoreAnswer(0.0)])
 
 
 def test_the_baseline_is_the_training_mean(tmp_path: Path) -> None:

@@ -124,12 +124,12 @@ def test_published_phrases_and_their_glue_versions(data_root: Path) -> None:
     files = {split: f"sst5/{split}.trees.txt" for split in ("train", "dev", "test")}
     every = SentimentTrees(name="sst5", files=files, data_root=str(data_root), phrases=True, deduplicate=False)
     examples = every.examples("train")
-    # As many as there are brackets: 318,582, the number that torchtext's SST has with train_subtrees.
+    # One per opening bracket: 318,582, as in torchtext's SST with train_subtrees.
     path = find_file(data_root / files["train"])
     assert path is not None
     assert len(examples) == sum(line.count("(") for _, line in read_lines(path)) == 318_582
     binary = SentimentTrees(name="sst2", files=files, data_root=str(data_root), binary=True, phrases=True)
-    # GLUE's SST-2 is the binary phrases of the training trees, in lower case and with other spellings of brackets.
+    # GLUE's SST-2 contains the binary phrases of the training trees, in lower case and with other brackets.
     ours = {_letters(e.text): e.label for e in binary.examples("train")}
     glue = find_file(data_root / "sst2/train.tsv")
     assert glue is not None

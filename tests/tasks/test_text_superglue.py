@@ -1,4 +1,4 @@
-"""Several choices for a text: COPA's published format, written here by hand, and answers that compare choices."""
+"""SuperGLUE's tasks in their published formats, and answers that compare the choices of a text."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from lmtransfer.config.paths import conf_dir
 from lmtransfer.data.documents import Notes
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.tasks.answers import ChoiceAnswer, LabelAnswer
+from lmtransfer.tasks.heads import LabelTargets
 from lmtransfer.tasks.source import TaskSource
-from lmtransfer.tasks.targets import LabelTargets
 from lmtransfer.tasks.text.superglue import Copa
 from lmtransfer.transfer.method import TransferMethod
 from lmtransfer.transfer.scoring import evaluate
@@ -61,9 +61,9 @@ COPA = [
 
 
 def hidden(value: Any) -> Any:
-    """A row as in the published test files: without labels and answers."""
+    """Return a row as in the published test files, without labels and answers."""
     if isinstance(value, dict):
-        gone = {"label"} if "question" in value else {"label", "answers"}  # MultiRC shows the answers
+        gone = {"label"} if "question" in value else {"label", "answers"}  # MultiRC's test file contains the answers
         return {key: hidden(item) for key, item in value.items() if key not in gone}
     return [hidden(item) for item in value] if isinstance(value, list) else value
 
@@ -159,7 +159,7 @@ def test_a_learner_is_scored(name: str, row: dict[str, Any], tmp_path: Path) -> 
     assert all(0 <= value <= 1 for key, value in found.metrics.items() if key != "loss")
     assert found.answers is not None
     assert len(found.answers) == len(encoded.examples)
-    assert (found.calibration is None) == (name in ("record", "copa"))  # where answers compare several rows
+    assert (found.calibration is None) == (name in ("record", "copa"))  # because answers compare several rows
 
 
 def test_the_group_has_the_eight_tasks() -> None:
@@ -189,7 +189,7 @@ def test_each_choice_is_a_pair_and_the_answer_compares_them(tmp_path: Path) -> N
     assert LabelTargets.of(encoded.targets).labels.tolist() == [0, 1, 1, 0, 1, 0]
     outputs = np.array([[5, 1], [5, 2], [0, 3], [0, 3], [1, 0], [0, 9]], dtype=np.float32)
     answers = list(task.answers(encoded, outputs))
-    assert [answer.choice for answer in answers] == [1, 0, 1]  # 0 of two equal ones
+    assert [answer.choice for answer in answers] == [1, 0, 1]  # the first of two equal choices
     assert answers[0].text == "I slipped."
     assert answers[0].probabilities == pytest.approx((1 / (1 + np.e), np.e / (1 + np.e)))
     assert task.score(examples, answers) == {"accuracy": pytest.approx(2 / 3)}

@@ -1,4 +1,4 @@
-"""The byte-level tokenizer: against a plain implementation, spans of odd characters, specials, saving, training."""
+"""The byte-level tokenizer: a plain implementation as reference, spans of odd characters, specials, files, training."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_spans_are_whole_characters_whatever_their_number_of_tokens(
     several = 0
     for token, (start, end) in zip(encoding.ids.tolist(), encoding.offsets.tolist(), strict=True):
         piece, span = tokenizer._bytes[token - 4].lstrip(b" "), text[start:end]
-        assert piece in span.encode()  # the token's bytes are among those of its span, and no character is superfluous
+        assert piece in span.encode()  # the span holds the token's bytes and no further character
         assert len(span) <= max(1, len(piece)) if piece else not span
         several += len(span.encode()) > len(piece)
     assert several

@@ -1,4 +1,4 @@
-"""Words of the user's as tokens: ids and spans, whole words only, saving, the list of words, and rows of embeddings."""
+"""The user's words as tokens: ids and spans, only whole words, saving, the list of words, and embedding rows."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import errno
 import os
 import random
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from fakes import published_tokenizers as toys
+from fakes.published_tokenizers import train_wordpiece
 from support.refusals import refuses
 from tokenizers.normalizers import BertNormalizer
 from torch import nn
@@ -26,15 +26,8 @@ from lmtransfer.objectives.masked_lm import MaskedLanguageModel
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.tokenizers.extended import CHINESE, ExtendedTokenizer, read_words
 from lmtransfer.tokenizers.load import load_tokenizer
-from lmtransfer.tokenizers.trainers import ByteBpeTrainer, LineCounts, SentencePieceTrainer, WordPieceTrainer
-from lmtransfer.tokenizers.wordpiece import WordPieceTokenizer
+from lmtransfer.tokenizers.trainers import ByteBpeTrainer, SentencePieceTrainer
 from lmtransfer.tokenizers.words import WordTokenizer
-
-
-def train_wordpiece(lines: Iterable[str], **settings: Any) -> WordPieceTokenizer:
-    """A vocabulary of all these lines, of as many pieces as they support."""
-    return WordPieceTrainer(allow_fewer=True, **settings).train_on(list(lines), LineCounts())
-
 
 WORDS = ["seaboat", "Covid-19", "covid", "C++", ".net", "caf\u00e9s", "\u4e2d\u6587\u5b57", "\u1e9e\u00df"]
 
@@ -107,7 +100,7 @@ def test_added_words_are_one_token_each(base: Tokenizer) -> None:
     assert {text[i] for i in range(len(text)) if i not in covered} <= {" ", "\n"}
     assert encoding.word_starts[added].all()
     assert (encoding.ids.dtype, encoding.offsets.dtype) == (np.int32, np.int32)
-    rest = ["the", ", (", ") and", " in", " or", ";", "\n"]  # what stands between them, by itself
+    rest = ["the", ", (", ") and", " in", " or", ";", "\n"]  # the text between them, encoded alone
     assert encoding.ids[~added].tolist() == np.concatenate(base.encode_ids(rest)).tolist()
     np.testing.assert_array_equal(tokenizer.encode_ids([text])[0], encoding.ids)
 
@@ -145,7 +138,7 @@ def test_unused_ids_of_a_published_vocabulary_come_first() -> None:
         ("roberta", "covid\u200d covid", 1),
         ("wordpiece", "\u0130covid \u0130 covid", 1),
         ("roberta", "C++ C++x C++.", 2),
-        ("roberta", "covid-19 Covid-19 Covid-19x", 2),  # of the first the part before the hyphen
+        ("roberta", "covid-19 Covid-19 Covid-19x", 2),  # in the first word, only the part before the hyphen
     ],
 )
 def test_words_are_found_whole(kind: str, text: str, found: int) -> None:
@@ -200,14 +193,14 @@ def test_a_list_of_words_is_read(tmp_path: Path) -> None:
     base = toys.published("wordpiece")
     path = tmp_path / "my_words.txt"
     path.write_bytes("\ufeffZeppelin\r\n\n  seaboat \nzeppelin\nthe\nSEABOAT\na\n".encode())
-    found = read_words(path, base)
-    assert found.words == ("Zeppelin", "seaboat")
-    assert len(found.notes) == 2
-    assert all(name in found.notes[0] for name in (f"{path}: ", " 2 ", "(zeppelin, SEABOAT)"))
-    assert all(name in found.notes[1] for name in (f"{path}: ", " 2 ", "(the, a)"))
-    assert read_words(path, toys.published("wordpiece_cased")).words[:3] == ("Zeppelin", "seaboat", "zeppelin")
+    words, notes = read_words(path, base)
+    assert words == ["Zeppelin", "seaboat"]
+    assert len(notes) == 2
+    assert all(name in notes[0] for name in (f"{path}: ", " 2 ", "(zeppelin, SEABOAT)"))
+    assert all(name in notes[1] for name in (f"{path}: ", " 2 ", "(the, a)"))
+    assert read_words(path, toys.published("wordpiece_cased"))[0][:3] == ["Zeppelin", "seaboat", "zeppelin"]
     path.write_text("seaboat\n")
-    assert read_words(path, base).notes == ()
+    assert read_words(path, base)[1] == []
 
 
 @pytest.mark.parametrize(
@@ -245,11 +238,11 @@ def test_a_word_that_the_tokenizer_reads_as_another_is_refused(tmp_path: Path) -
     path.write_text("\ufb01le\n", encoding="utf-8")
     with refuses(DataError, "my_words.txt:1: '\ufb01le'", "'file'"):
         read_words(path, sentencepiece(tmp_path))
-    assert read_words(path, toys.published("wordpiece")).words == ("\ufb01le",)  # BERT keeps such characters
+    assert read_words(path, toys.published("wordpiece"))[0] == ["\ufb01le"]  # BERT keeps such characters
 
 
 class Model(nn.Module):
-    """A masked language model, whose output matrix is its embedding."""
+    """A masked language model whose output matrix is the embedding."""
 
     def __init__(self, vocab_size: int) -> None:
         super().__init__()
@@ -260,7 +253,7 @@ class Model(nn.Module):
         self.mlm.bind(self.encoder)
 
     def logits(self, tokens: np.ndarray) -> torch.Tensor:
-        """Of each token of one sequence, (T, V); a sum a place, which is rounded alike whatever V is."""
+        """Compute the logits of one sequence, (T, V), in separate sums, so that rounding does not depend on V."""
         packed = pack([tokens.astype(np.int64)], capacity=len(tokens), max_length=32)
         hidden_TE = self.mlm.transform(self.encoder(packed).layers[-1])
         return (hidden_TE[:, None] * self.encoder.embeddings.token.weight).sum(-1) + self.mlm.bias
@@ -281,7 +274,7 @@ def test_grown_models_say_the_same_of_old_tokens(spare: int) -> None:
         ids, again = base.encode(text).ids[:32], tokenizer.encode(text).ids[:32]
         before, after = old.logits(ids), new.logits(again)
         assert torch.equal(before[:, : base.num_pieces], after[:, : base.num_pieces])
-        for place, word in enumerate(WORDS):  # its logit is the mean of its pieces'
+        for place, word in enumerate(WORDS):  # the logit of a word is the mean of its pieces' logits
             expected = before[:, base.encode("x " + word).ids[1:]].mean(1)
             torch.testing.assert_close(after[:, base.num_pieces + place], expected, rtol=1e-5, atol=1e-5)
 

@@ -1,4 +1,4 @@
-"""What holds for every kind of tokenizer: saving, loading and pickling, empty texts, names of specials in a text."""
+"""All kinds of tokenizers: saving, loading and pickling, empty texts, names of special tokens in a text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Published tokenizers against the library that they are of: ids, spans, words, specials, saving, broken files."""
+"""Published tokenizers against the tokenizers library: ids, spans, words, specials, saving, broken files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from support.refusals import refuses
 from lmtransfer.data.token_cache import _encode
 from lmtransfer.errors import CheckpointError
 from lmtransfer.inference.fill_mask import encode_with_masks
-from lmtransfer.tokenizers.base import Tokenizer
+from lmtransfer.tokenizers.base import Tokenizer, split_flat
 from lmtransfer.tokenizers.published import PublishedTokenizer
 
 FAMILY = "\U0001f468\u200d\U0001f469\u200d\U0001f467"
@@ -95,9 +95,9 @@ def test_words_are_exact(kind: str, words: list[str], space: str) -> None:
     tokenizer = toys.published(kind)
     text = space.join(words)
     if kind.startswith(("roberta", "gpt2")) and space == "\u00a0":
-        words = [text]  # to bytes it is a character as any other
+        words = [text]  # in a byte-level vocabulary it is an ordinary character
     elif kind.startswith(("roberta", "gpt2")) or (kind == "unigram" and space == "\n"):
-        text = " ".join(words)  # what is no space begins no word there, and its token is one of its own
+        text = " ".join(words)  # only a space begins a word there; other white space is a separate token
     assert toys.words_by_offsets(tokenizer, text) == words
 
 
@@ -111,7 +111,7 @@ def test_spans_of_marks_and_of_characters_of_several_tokens(kind: str) -> None:
         assert text[start:end] == text[start:end].strip()
     if kind != "unigram":
         whole = [start for start, end in encoding.offsets.tolist() if text[start:end] == "\U0001f600"]
-        assert len(whole) >= 3  # each of its tokens but the space before it
+        assert len(whole) >= 3  # each of its tokens except the space before it
 
 
 def test_word_starts_are_known_by_id(kind: str, tokenizer: PublishedTokenizer) -> None:
@@ -145,10 +145,10 @@ def test_later_sentences_of_a_document_begin_with_a_space() -> None:
     document = "The old man said. The sea was calm.\nA boat went out."
     tokenizer = toys.published("gpt2")
     library = toys.library_of("gpt2")
-    encoded, counts = _encode([document, "\n The boat.", ""], tokenizer)
+    tokens, lengths, counts = _encode([document, "\n The boat.", ""], tokenizer)
     assert counts.tolist() == [3, 1, 0]
     expected = ["The old man said.", " The sea was calm.", " A boat went out.", "The boat."]
-    assert [ids.tolist() for ids in encoded] == [library.encode(text).ids for text in expected]
+    assert [ids.tolist() for ids in split_flat(tokens, lengths)] == [library.encode(text).ids for text in expected]
 
 
 def test_text_after_a_mask_goes_on() -> None:
@@ -160,7 +160,7 @@ def test_text_after_a_mask_goes_on() -> None:
 
 
 def _masked(library: tokenizers.Tokenizer, text: str) -> list[int | None]:
-    """Ids as RoBERTa's own: a mask takes the white space before it; None for a mask."""
+    """Return the ids of RoBERTa's own tokenizer, with None for a mask, which includes the white space before it."""
     ids: list[int | None] = []
     for number, part in enumerate(text.split("<mask>")):
         ids += [None] if number else []
@@ -174,7 +174,7 @@ def _masked(library: tokenizers.Tokenizer, text: str) -> list[int | None]:
         (lambda d: d["model"].update(type="Sorcery"), "Sorcery"),
         (lambda d: d.pop("model"), "`tokenizers`"),
         (lambda d: d["model"].update(vocab={"[UNK]": -1}), "`tokenizers`"),
-        (lambda d: d["model"].update(vocab={}), "tokenizer"),  # which error it is, the library's version decides
+        (lambda d: d["model"].update(vocab={}), "tokenizer"),  # the error depends on the library's version
         (lambda d: d["model"].update(vocab={**d["model"]["vocab"], "far": 1 << 30}), str(1 << 30)),
         (lambda d: d.update(normalizer={"type": "Precompiled", "precompiled_charsmap": "AAAA"}), "`tokenizers`"),
         (lambda d: d.update(pre_tokenizer={"type": "Split", "pattern": {"Regex": "("}}), "`tokenizers`"),
@@ -197,7 +197,7 @@ def _between(after: str) -> dict[str, Any]:
     return {"type": "Replace", "pattern": {"Regex": "(?=.)"}, "content": after}
 
 
-#: How many times longer the steps make "a", counted by hand; None: so long that they are refused.
+#: The factor by which the steps lengthen "a", counted by hand; None if it is so large that they are rejected.
 GROWTH: dict[str, tuple[list[dict[str, Any]], int | None]] = {
     "one after the other": ([_replace("abcdefgh"[i], "bcdefghi"[i] * 10) for i in range(8)], None),
     "the same again": ([_replace("a", "aa")] * 12, None),
@@ -234,7 +234,7 @@ def test_what_is_no_json_or_has_other_tokens_is_refused() -> None:
             PublishedTokenizer(broken, specials=toys.BERT)
     with refuses(CheckpointError, "cls '[BOS]'"):
         PublishedTokenizer(model, specials={**toys.BERT, "cls": "[BOS]"})
-    with refuses(CheckpointError, "20 tokens"):
+    with refuses(CheckpointError, "20 embedding rows"):
         PublishedTokenizer(model, specials=toys.BERT, vocab_size=20)
     with refuses(CheckpointError, "begin='x'"):
         PublishedTokenizer(model, specials={"begin": "x"})

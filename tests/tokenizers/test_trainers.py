@@ -150,7 +150,7 @@ def test_sample_respects_both_caps_and_keeps_the_order() -> None:
     assert len(sample) == 1000 == counts.pieces_used
     assert sample == sorted(set(sample))
     assert counts.pieces_seen == 20_000
-    # Uniform: 1000 draws of 20,000, so each quarter has 250 +- 14.
+    # The sample is uniform: 1000 of 20,000 lines, so each quarter has 250 +- 14.
     quarters = [sum(int(line.split()[1]) // 5000 == q for line in sample) for q in range(4)]
     assert all(abs(quarter - 250) < 60 for quarter in quarters)
 
@@ -183,5 +183,5 @@ def test_memory_is_bounded_by_the_sample() -> None:
         tracemalloc.stop()
         return size
 
-    peak(20_000)  # the first call in a process also allocates what stays
+    peak(20_000)  # the first call in a process also allocates memory that stays allocated
     assert peak(80_000) < 1.2 * peak(20_000)

@@ -5,25 +5,18 @@ from __future__ import annotations
 import random
 import re
 import unicodedata
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+from fakes.published_tokenizers import train_wordpiece
 from support.refusals import refuses
 
 from lmtransfer.errors import CheckpointError, ConfigError, DataError
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.tokenizers.extended import ExtendedTokenizer
-from lmtransfer.tokenizers.trainers import LineCounts, WordPieceTrainer
+from lmtransfer.tokenizers.trainers import WordPieceTrainer
 from lmtransfer.tokenizers.wordpiece import WordPieceTokenizer
-
-
-def train_wordpiece(lines: Iterable[str], **settings: Any) -> WordPieceTokenizer:
-    """A vocabulary of all these lines, of as many pieces as they support."""
-    return WordPieceTrainer(allow_fewer=True, **settings).train_on(list(lines), LineCounts())
-
 
 TEXT = [
     "The old man said that the sea was calm, and the boat went out at dawn.",
@@ -31,13 +24,13 @@ TEXT = [
     "She read the letter twice (and then again), but it said nothing new.",
     "In 1984 the price was $3.50; by 2020 it had risen to 12.75 or more.",
 ]
-#: As in published vocabularies: the specials stand anywhere.
+#: As in published vocabularies, the special tokens may be anywhere.
 PUBLISHED = ["[PAD]", "[unused0]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c", "##a", "##b", "##c",
              "ab", "##bc", "(", ")", "$", "5", "##5", "\u4e2d"]  # fmt: skip
 
 
 def tokenize(text: str, pieces: list[str], *, lowercase: bool) -> list[str]:
-    """BERT's tokenization, a character at a time."""
+    """Tokenize as BERT does, one character at a time."""
     words: list[str] = [""]
     for character in unicodedata.normalize("NFD", text.lower()) if lowercase else text:
         category = unicodedata.category(character)
@@ -124,7 +117,7 @@ def test_lowercasing_keeps_the_marks_of_scripts_without_case(text: str) -> None:
 
 
 def test_accents_that_lowercasing_removes_are_counted() -> None:
-    """Of a word in a script without case nothing is lost."""
+    """A word in a script without case loses nothing."""
     lines = ["\u00dcber den Fl\u00fcssen", "\u0939\u093f\u0928\u094d\u0926\u0940 \uac00 Stra\u00dfe"]
     assert train_wordpiece(lines).training["lost_accents"]["share"] == 2 / 6
     assert "lost_accents" not in train_wordpiece(lines[1:]).training

@@ -1,4 +1,4 @@
-"""Words: spans, ids by frequency, characters, saving; characters in pretraining batches and in tasks."""
+"""Whole words: spans, ids by frequency, characters, saving; characters in pretraining batches and in tasks."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from lmtransfer.errors import CheckpointError, ConfigError, DataError
 from lmtransfer.objectives.corruption.masking import NoCorruption, TokenMasking
 from lmtransfer.objectives.rows.stream import LanguageStream
 from lmtransfer.objectives.source import PretrainingSource
+from lmtransfer.tasks.heads import LabelTargets
 from lmtransfer.tasks.source import TaskSource
-from lmtransfer.tasks.targets import LabelTargets
 from lmtransfer.tasks.text.example import TextExample, encode_texts
 from lmtransfer.tokenizers.base import CharacterTokenizer, Tokenizer, characters_of
 from lmtransfer.tokenizers.trainers import WordTokenizerTrainer
@@ -29,7 +29,7 @@ def tokenizer(tmp_path: Path) -> WordTokenizer:
 
 
 def spelt(word: str) -> list[int]:
-    """ELMo's scheme written out: begin of word, bytes + 1, end of word, filling."""
+    """ELMo's scheme, written out: beginning of word, bytes + 1, end of word, filling."""
     row = [259, *[byte + 1 for byte in word.encode()][:48], 260]
     return row + [261] * (50 - len(row))
 
@@ -37,7 +37,12 @@ def spelt(word: str) -> list[int]:
 def test_words_are_sorted_by_frequency(tokenizer: WordTokenizer) -> None:
     assert isinstance(tokenizer, Tokenizer)
     assert isinstance(tokenizer, CharacterTokenizer)
-    assert tokenizer.words[:4] == ("cat", "the", "-", ".")  # 8, 8, 4, 4; equals in the order of their letters
+    assert tokenizer.words[:4] == (
+        "cat",
+        "the",
+        "-",
+        ".",
+    )  # 8, 8, 4, 4; equally frequent words are sorted by their letters
     assert tokenizer.num_pieces == 12
     assert tokenizer.vocab_size == 64
     assert [tokenizer.piece(i) for i in (0, 1, 2, 3, 4, 20)] == [
@@ -52,7 +57,7 @@ def test_words_are_sorted_by_frequency(tokenizer: WordTokenizer) -> None:
     [
         "\u0939\u093f\u0928\u094d\u0926\u0940 \u0932\u093f\u092a\u093f",  # Hindi
         "\u0e1e\u0e35\u0e48 \u0e14\u0e35",  # Thai
-        "\u05e9\u05c1\u05b8\u05dc\u05d5\u05b9\u05dd cafe\u0301s",  # Hebrew; an accent as a character of its own
+        "\u05e9\u05c1\u05b8\u05dc\u05d5\u05b9\u05dd cafe\u0301s",  # Hebrew; an accent as a separate character
     ],
 )
 def test_marks_belong_to_their_words(text: str, tokenizer: WordTokenizer) -> None:
@@ -142,7 +147,7 @@ def test_task_batches_spell_unknown_words_exactly(tokenizer: WordTokenizer, pair
             assert side.characters is not None
             for token, characters in zip(side.ids, side.characters, strict=True):
                 if batch.tokens_T[place] == tokenizer.sep_id:
-                    break  # cut
+                    break  # truncated
                 assert batch.tokens_T[place] == token
                 assert batch.chars_TC[place].tolist() == characters.tolist()
                 place += 1

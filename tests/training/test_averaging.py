@@ -1,4 +1,4 @@
-"""Averages of the weights: against recurrences by hand and torch's own, beside training, and exact on resume."""
+"""Weight averages match hand-written recurrences and torch's own, do not affect training, and are exact on resume."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _trainer(newest: Any, *, learner: ToyLearner | None = None, **settings: Any)
 
 
 class _Watching(Callback):
-    """A callback that keeps the weights after each step that changed them."""
+    """A callback that records the weights after each step that changed them."""
 
     name = "watching"
 
@@ -46,7 +46,7 @@ class _Watching(Callback):
 
 
 def _seen_and_averaged(newest: Any, **settings: Any) -> tuple[list[dict[str, torch.Tensor]], dict[str, torch.Tensor]]:
-    """The weights after each update, and the average at the end."""
+    """Return the weights after each update, and the average at the end."""
     learner = ToyLearner()
     watching = _Watching(learner)
     trainer = _trainer(newest, learner=learner, callbacks=[watching], **settings)
@@ -69,7 +69,7 @@ def test_the_exponential_average_is_its_recurrence() -> None:
 
 
 def test_of_a_short_memory_it_is_torchs() -> None:
-    seen, averaged = _seen_and_averaged(ExponentialAverage(0.1))  # below the warm-up from the first
+    seen, averaged = _seen_and_averaged(ExponentialAverage(0.1))  # always below the warm-up
     learner = ToyLearner()
     of_torch = AveragedModel(learner, multi_avg_fn=get_ema_multi_avg_fn(0.1))
     for weights in seen:
@@ -97,7 +97,7 @@ class _OneBad(ToyStream):
 
 
 def test_a_step_without_an_update_leaves_it_finite() -> None:
-    """It counts like any other step: whether the weights change is not known to the host of a GPU."""
+    """A skipped step counts like any other, because the host of a GPU does not know whether the weights changed."""
     seen, averaged = _seen_and_averaged(LastPartMean(1.0), stream=_OneBad())
     assert [same(one, other) for one, other in pairwise(seen)] == [step == 3 for step in range(9)]
     for name, average in averaged.items():
@@ -123,7 +123,7 @@ def test_what_is_measured_is_the_average_and_the_weights_come_back_whatever_happ
     learner = ToyLearner()
     average = Average(list(learner.parameters()), LastPartMean(1.0))
     before = weights_of(learner)
-    with average.swap_in():  # it has not begun
+    with average.swap_in():  # the average has not begun
         assert same(weights_of(learner), before)
     average.on_progress(fraction=0.5)
     with torch.no_grad():
@@ -172,7 +172,7 @@ def _saved(folder: Path, checkpoint: str) -> dict[str, dict[str, torch.Tensor]]:
 
 
 @pytest.mark.parametrize("newest", NEWEST)
-@pytest.mark.parametrize("step", [4, 6, 7, 8])  # before the last part, at its edge, in it
+@pytest.mark.parametrize("step", [4, 6, 7, 8])  # before the last part, at its start, and in it
 def test_a_run_that_goes_on_is_the_uninterrupted_one(tmp_path: Path, newest: Any, step: int) -> None:
     whole = _run(tmp_path / "whole", newest)
     _run(tmp_path / "cut", newest, stop_after=step)
@@ -184,7 +184,7 @@ def test_a_run_that_goes_on_is_the_uninterrupted_one(tmp_path: Path, newest: Any
     ends = _saved(tmp_path / "whole", "last")
     assert not torch.allclose(ends["raw"]["out.weight"], ends["model"]["out.weight"])
     learner = ToyLearner()
-    learner.load_state_dict(ends["model"])  # what other commands read is what was measured
+    learner.load_state_dict(ends["model"])  # other commands read the model that was evaluated
     measured = evaluate_losses(learner, [rows(10**6 + n, 5) for n in range(3)])
     assert whole.records[-1]["validation/loss"] == pytest.approx(measured["loss"], rel=1e-12)
 

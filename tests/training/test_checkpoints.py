@@ -1,4 +1,4 @@
-"""Checkpoints are complete or not there, whatever happens while one is written."""
+"""Checkpoints are complete or absent, whatever happens while one is written."""
 
 from __future__ import annotations
 
@@ -233,4 +233,4 @@ def test_saving_costs_a_few_times_what_writing_the_tensors_does(tmp_path: Path) 
         return min(times)
 
     saved = fastest(lambda: Checkpoints(tmp_path).save("last", tensors=content, state={"step": 0}))
-    assert saved < 15 * fastest(plainly)  # 4 times, alone and on a busy machine
+    assert saved < 15 * fastest(plainly)  # measured: 4 times, on an idle and on a busy machine

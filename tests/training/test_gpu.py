@@ -13,7 +13,7 @@ from fakes.objectives import NumberTokenizer, bert, random_documents, store_of
 from fakes.training import trainer_of
 from support.gpu_device import gpu
 
-from lmtransfer.data.stream import PlannedStream
+from lmtransfer.data.micro_batches import PlannedStream
 from lmtransfer.data.token_store import TokenStore
 from lmtransfer.models.execution import compile_blocks
 from lmtransfer.objectives.corruption.masking import TokenMasking
@@ -36,7 +36,7 @@ LENGTH = 64
 
 
 class _Losses:
-    """A tracker that keeps the loss of every step."""
+    """A tracker that records the loss of every step."""
 
     def __init__(self) -> None:
         self.by_step: dict[int, float] = {}
@@ -54,7 +54,7 @@ class _Losses:
 
 
 class _Notes(ProgressLine):
-    """What the user is told."""
+    """Return the messages for the user."""
 
     def __init__(self) -> None:
         super().__init__(quiet=True)
@@ -84,7 +84,7 @@ def _trainer(
     notes: _Notes | None = None,
     **shape: Any,
 ) -> Trainer:
-    """BERT with masked tokens and next sentences on random text; all of it follows from fixed seeds."""
+    """BERT with masked tokens and next sentences on random text, with fixed seeds."""
     tokenizer = NumberTokenizer()
     objectives = [MaskedLanguageModel(), NextSentencePrediction()]
     torch.manual_seed(1)
@@ -128,7 +128,7 @@ def test_fifty_steps_in_float32_give_the_losses_of_the_cpu(store: TokenStore) ->
 
 
 def test_a_resumed_run_goes_on_as_if_uninterrupted(store: TokenStore, tmp_path: Path) -> None:
-    """Close, not bit-equal: a GPU's kernels add gradients in no fixed order. Other dropout masks would show."""
+    """Close, not bit-identical: a GPU's kernels add gradients in no fixed order. Other dropout masks would fail."""
     whole, resumed = _Losses(), _Losses()
     _trainer(store, gpu(), whole, steps=16, dropout=0.1).train()
     _trainer(store, gpu(), resumed, steps=8, dropout=0.1, folder=tmp_path / "run").train()

@@ -1,4 +1,4 @@
-"""The choices for a machine: device, number format, threads, workers, compilation; GPUs are only said to be there."""
+"""The choices for a machine: device, precision, threads, workers, compilation; GPUs are simulated."""
 
 from __future__ import annotations
 
@@ -19,17 +19,16 @@ from support.refusals import refuses
 
 from lmtransfer.errors import ConfigError
 from lmtransfer.runs.training import training_hardware
-from lmtransfer.system.cores import cpu_quota, usable_cores
-from lmtransfer.system.waiting import SPIN_COUNT
+from lmtransfer.system.cores import SPIN_COUNT, cpu_quota, usable_cores
 from lmtransfer.training import flops, hardware, precision
 from lmtransfer.training.hardware import setup
-from lmtransfer.training.precision import Precision, cpu_flags, cpu_format, cuda_format, fastest_format
+from lmtransfer.training.precision import Precision, cpu_flags, cpu_precision, cuda_precision, fastest_precision
 from lmtransfer.training.update import is_out_of_memory
 
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """An H100 with all that is needed to compile."""
+    """Simulate an H100 with everything that compilation needs."""
     said = {"is_available": True, "device_count": 1, "get_device_capability": (9, 0), "get_device_name": "NVIDIA H100"}
     for name, value in {**said, "set_device": None}.items():
         monkeypatch.setattr(torch.cuda, name, lambda *_, value=value: value)
@@ -101,7 +100,7 @@ def _take(connection: Connection, device: str) -> None:
 def test_processes_that_run_at_the_same_time_take_different_gpus(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Four processes on three GPUs; one that ends frees its GPU. A numbered device is taken as it is."""
+    """Four processes share three GPUs, and a process that ends frees its GPU. A given index is used as is."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(hardware, "_held", {})
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -208,7 +207,7 @@ def test_hardware_resolves_what_is_automatic() -> None:
         found = hardware.setup(device="cpu", threads=1)
         assert found.device.type == "cpu"
         assert torch.get_num_threads() == found.threads == 1
-        assert found.precision.name == precision.fastest_format(torch.device("cpu")).name
+        assert found.precision.name == precision.fastest_precision(torch.device("cpu")).name
         assert "(1 thread), " in str(found)
         assert not found.compile
         assert hardware.setup(device="cpu", precision="fp32", threads=1, compile=True).compile
@@ -290,7 +289,7 @@ def test_training_flops_of_bert_base() -> None:
 def test_a_cpu_multiplies_in_bfloat16_only_where_it_has_it(
     flags: str, environment: dict[str, str], expected: str
 ) -> None:
-    found = cpu_format(frozenset(flags.split()), environment)
+    found = cpu_precision(frozenset(flags.split()), environment)
     assert found.name == expected
     assert found.reason
 
@@ -300,7 +299,7 @@ def test_a_cpu_multiplies_in_bfloat16_only_where_it_has_it(
     [((9, 0), "bf16"), ((8, 0), "bf16"), ((7, 5), "fp16"), ((7, 0), "fp16"), ((6, 1), "fp32"), ((5, 2), "fp32")],
 )
 def test_a_gpu_by_its_compute_capability(capability: tuple[int, int], expected: str) -> None:
-    assert cuda_format(capability).name == expected
+    assert cuda_precision(capability).name == expected
 
 
 @pytest.mark.parametrize(
@@ -318,7 +317,7 @@ def test_an_override_wins_over_the_table() -> None:
         for name in ("fp32", "bf16"):
             found = hardware.setup(device="cpu", precision=name, threads=1)  # type: ignore[arg-type]
             assert (found.precision.name, found.reason) == (name, "as set")
-        assert hardware.setup(device="cpu", threads=1).reason == fastest_format(torch.device("cpu")).reason
+        assert hardware.setup(device="cpu", threads=1).reason == fastest_precision(torch.device("cpu")).reason
     finally:
         torch.set_num_threads(before)
 

@@ -1,4 +1,4 @@
-"""The loop: what it logs, when it evaluates, saves and stops, and what it does about sick losses."""
+"""The training loop: its log, when it evaluates, saves and stops, and how it handles non-finite losses."""
 
 from __future__ import annotations
 
@@ -18,11 +18,10 @@ from torch import nn
 from lmtransfer.errors import CheckpointError, Interrupted, TrainingError
 from lmtransfer.training.budget import Budget
 from lmtransfer.training.callbacks import Callback, UnigramPlateau
-from lmtransfer.training.checkpoints import Checkpoints
+from lmtransfer.training.checkpoints import Checkpoints, TrainState
 from lmtransfer.training.evaluation import ModelSelection, evaluate_losses
 from lmtransfer.training.learner import Learner, Loss, Step
 from lmtransfer.training.precision import LossScale, Precision
-from lmtransfer.training.state import TrainState
 
 
 def test_records_hold_what_people_script_against() -> None:
@@ -60,7 +59,7 @@ def test_after_one_step_every_trainable_parameter_has_moved() -> None:
 
 
 class _Scripted:
-    """Evaluations whose values are given beforehand; notes the step each comes after."""
+    """Evaluations with predefined values; records the step after which each happens."""
 
     def __init__(self, *values: float) -> None:
         self.values = list(values)
@@ -151,7 +150,7 @@ def test_evaluation_does_not_depend_on_the_batch_size(size: int) -> None:
 
 
 class _Carried(Learner):
-    """A learner whose loss is its carry: how many batches came before."""
+    """A learner whose loss is its recurrent state: the number of earlier batches."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -194,7 +193,7 @@ def test_a_carry_is_saved_and_restored(tmp_path: Path) -> None:
 
 
 class _Sick(ToyLearner):
-    """Its loss is not finite on the micro-batches whose first key is named."""
+    """A learner whose loss is not finite on micro-batches with the given first keys."""
 
     def __init__(self, bad: set[str], value: float = float("nan")) -> None:
         super().__init__()
@@ -208,7 +207,7 @@ class _Sick(ToyLearner):
 
 
 class _Notes:
-    """A progress display that keeps the notes."""
+    """A progress line that records the messages."""
 
     def __init__(self) -> None:
         self.notes: list[str] = []
@@ -285,7 +284,7 @@ def test_a_gradient_that_is_not_finite_is_skipped_though_the_loss_is() -> None:
 
 
 def _fp16(scale: float) -> Precision:
-    """Float16's loss scale with the arithmetic of float64, so that it can be tested without a GPU."""
+    """The loss scale of float16 with float64 arithmetic, to test it without a GPU."""
     precision = Precision(name="fp32")
     precision.scaler = LossScale(init_scale=scale, growth_interval=3)
     return precision
@@ -352,7 +351,7 @@ def test_an_overflow_without_any_scale_left_ends_training() -> None:
 
 
 class _Signals(ToyStream):
-    """Sends this process a signal while a step's data are read."""
+    """A stream that sends this process a signal while the data of a step are read."""
 
     def __init__(self, at: int, number: signal.Signals) -> None:
         super().__init__()
@@ -368,7 +367,7 @@ class _Signals(ToyStream):
 def test_a_signal_finishes_the_step_saves_and_says_so(
     number: signal.Signals, tmp_path: Path, capfd: pytest.CaptureFixture[str], request: pytest.FixtureRequest
 ) -> None:
-    if signal.getsignal(number) == signal.SIG_IGN:  # as under nohup, where training leaves it ignored
+    if signal.getsignal(number) == signal.SIG_IGN:  # as under nohup: training must keep ignoring the signal
         signal.signal(number, signal.SIG_DFL)
         request.addfinalizer(lambda: signal.signal(number, signal.SIG_IGN))
     before = signal.getsignal(number)
@@ -438,7 +437,7 @@ def test_a_signal_in_an_evaluation_stops_it_and_it_comes_first_after_resuming(tm
 
 def test_the_unigram_plateau_is_warned_of_once_and_its_end_is_logged() -> None:
     class Mlm(ToyLearner):
-        """A loss that sits at 2 nats for a while and then falls."""
+        """A loss that stays at 2 nats for a while and then falls."""
 
         def __init__(self, fall_at: int) -> None:
             super().__init__()
@@ -505,7 +504,7 @@ def test_a_torch_optimiser_is_taken_as_it_is() -> None:
 
 
 class _Shrinking(ToyStream):
-    """Its three micro-batches of a step can be cut smaller."""
+    """A stream with three micro-batches per step, which can be cut into smaller ones."""
 
     def __init__(self) -> None:
         super().__init__(per_step=3)
@@ -525,7 +524,7 @@ class _Shrinking(ToyStream):
 
 
 class _Greedy(ToyLearner):
-    """Runs out of memory at more rows than a few, after some of the step's gradients are there."""
+    """Runs out of memory if a micro-batch has too many rows, after part of the step's gradients are computed."""
 
     error: RuntimeError = torch.OutOfMemoryError("CUDA out of memory")
 

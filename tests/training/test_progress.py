@@ -1,4 +1,4 @@
-"""What is said while training."""
+"""The progress line and messages during training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Accumulated micro-batches are one large batch, whatever they count."""
+"""Accumulated micro-batches are equivalent to one large batch, whatever their losses count."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ from lmtransfer.training.checkpoints import Checkpoints
 from lmtransfer.training.evaluation import evaluate_losses
 from lmtransfer.training.learner import Loss, Step
 from lmtransfer.training.loop import Trainer
-from lmtransfer.training.optim.optimizer import Optimizer
-from lmtransfer.training.optim.optimizers import Adagrad, AdamW, Lamb, Muon
+from lmtransfer.training.optim.optimizers import Adagrad, AdamW, Lamb, Muon, Optimizer
 from lmtransfer.training.optim.schedules import Linear
 from lmtransfer.training.precision import LossScale, Precision
 from lmtransfer.training.recurrent_state import detach, flatten, unflatten
@@ -30,7 +29,7 @@ from lmtransfer.training.update import PendingStep, Updater
 
 
 class _KeepGradients(Optimizer):
-    """Keeps the gradients it is given, and updates nothing."""
+    """An optimizer that records its gradients and updates nothing."""
 
     def __init__(self, learner: ToyLearner) -> None:
         super().__init__(learner, [torch.optim.SGD(learner.parameters(), lr=0.0)])
@@ -59,7 +58,7 @@ def _gradients(micro_batches: list[ToyBatch], *, max_grad_norm: float | None = N
 
 
 def _reference(batch: ToyBatch) -> list[torch.Tensor]:
-    """Gradients of the plain mean losses, by hand."""
+    """Compute the gradients of the plain mean losses by hand."""
     learner = ToyLearner()
     error = (learner.out(learner.norm(torch.tanh(learner.layers[0](batch.x)))).squeeze(-1) - batch.y) ** 2
     (error.mean() + 0.5 * error[batch.mask].mean()).backward()
@@ -167,7 +166,7 @@ def test_a_recurrent_state_comes_back_as_it_was() -> None:
         flatten({"thing": object()})
 
 
-# A device that works beside the host, which the CPU plays: the host reads the numbers of steps where a line is logged.
+# The CPU simulates an asynchronous device: the host reads the results of steps when it logs.
 
 
 def _ahead(learner: ToyLearner, **settings: Any) -> Trainer:
@@ -177,12 +176,12 @@ def _ahead(learner: ToyLearner, **settings: Any) -> Trainer:
 
 
 def _plain_numbers(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Without what depends on the clock."""
+    """Return the records without entries that depend on the clock."""
     return [{k: v for k, v in one.items() if k not in ("seconds", "tokens_per_second")} for one in records]
 
 
 class _Bad(ToyStream):
-    """The targets of micro-batch 9, which is in step 4, are not finite."""
+    """A learner with non-finite targets in micro-batch 9, which is in step 4."""
 
     def micro_batch(self, number: int) -> ToyBatch:
         batch = super().micro_batch(number)
@@ -190,7 +189,7 @@ class _Bad(ToyStream):
 
 
 class _Recurrent(ToyLearner):
-    """Its state is a tensor of the rows before, which enters the loss."""
+    """A learner whose recurrent state, a tensor of the earlier rows, enters the loss."""
 
     def losses(self, batch: ToyBatch, recurrent_state: Any = None) -> tuple[dict[str, Loss], Any]:
         before = torch.zeros((), dtype=batch.x.dtype) if recurrent_state is None else recurrent_state["mean"]
@@ -314,11 +313,11 @@ def test_the_average_is_that_of_a_host_that_waits() -> None:
         torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-9)
 
 
-#: When the host waits for the device before it updates, and why it may.
+#: The cases in which the host waits for the device before it updates, and the reasons.
 WAITS = {
-    # Overflows are common in float16, and the scale of the next loss depends on them. Newer GPUs use bfloat16.
+    # Overflows are common in float16, and the next loss scale depends on them. Newer GPUs use bfloat16.
     "a loss scale": {"scaler": LossScale()},
-    # An optimiser of the user's knows nothing of steps that it must skip.
+    # A user's own optimizer does not know about steps to skip.
     "LAMB": {"optimizer": Lamb},
     "Adagrad": {"optimizer": Adagrad},
 }

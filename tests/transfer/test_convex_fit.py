@@ -17,8 +17,8 @@ from lmtransfer.config.component import build
 from lmtransfer.config.composing import command_config
 from lmtransfer.data.files import find_file, read_lines
 from lmtransfer.models.word_embeddings import WordEmbeddings
+from lmtransfer.tasks.heads import LabelSetTargets, LabelTargets, ScoreTargets, TagTargets, Targets
 from lmtransfer.tasks.source import TaskSource
-from lmtransfer.tasks.targets import LabelSetTargets, LabelTargets, ScoreTargets, TagTargets, Targets
 from lmtransfer.tokenizers.trainers import SentencePieceTrainer
 from lmtransfer.transfer.convex_fit import FOLDS, STRENGTHS, Problem, assign_folds, fit_head, head_inputs
 from lmtransfer.transfer.experiment.data import read_task_data

@@ -22,8 +22,8 @@ from lmtransfer.tasks.qa.example import GoldSpan, QuestionExample
 from lmtransfer.tasks.tagging.example import TaggedExample
 from lmtransfer.tasks.text.classification import TextClassification
 from lmtransfer.tasks.text.example import sentences_of
+from lmtransfer.training.checkpoints import TrainState
 from lmtransfer.training.evaluation import SelectionWithTies
-from lmtransfer.training.state import TrainState
 from lmtransfer.transfer.experiment.data import read_task_data
 from lmtransfer.transfer.experiment.experiment import Experiment
 from lmtransfer.transfer.experiment.messages import remarks

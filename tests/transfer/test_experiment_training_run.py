@@ -9,8 +9,7 @@ from fakes.tasks import bert, labels_head, random_examples
 from torch import nn
 
 from lmtransfer.tasks.source import TaskSource
-from lmtransfer.training.optim.optimizer import Optimizer
-from lmtransfer.training.optim.optimizers import AdamW, Lamb, Muon
+from lmtransfer.training.optim.optimizers import AdamW, Lamb, Muon, Optimizer
 from lmtransfer.training.weights import load_weights, num_parameters, weights
 from lmtransfer.transfer.experiment.training_run import UsedRows, train_used_rows
 from lmtransfer.transfer.learner import TaskLearner

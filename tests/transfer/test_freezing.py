@@ -13,7 +13,7 @@ from fakes.training import trainer_of
 from support.refusals import refuses
 from torch import Tensor, nn
 
-from lmtransfer.data.stream import PlannedStream
+from lmtransfer.data.micro_batches import PlannedStream
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.base import Encoder, EncoderOutput, FamilyHead
 from lmtransfer.models.modern import ModernEncoder
@@ -24,8 +24,7 @@ from lmtransfer.training.budget import Budget
 from lmtransfer.training.callbacks import Callback
 from lmtransfer.training.checkpoints import Checkpoints
 from lmtransfer.training.loop import Trainer
-from lmtransfer.training.optim.optimizer import Optimizer
-from lmtransfer.training.optim.optimizers import AdamW, Lamb, Muon
+from lmtransfer.training.optim.optimizers import AdamW, Lamb, Muon, Optimizer
 from lmtransfer.training.optim.schedules import Linear
 from lmtransfer.transfer.experiment.training_run import train_used_rows
 from lmtransfer.transfer.learner import TaskLearner, depths_below_head

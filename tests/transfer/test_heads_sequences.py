@@ -13,7 +13,7 @@ from fakes.heads import asked, check_against_loop, check_batch_is_its_sequences,
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lmtransfer.tasks.targets import ScoreTargets
+from lmtransfer.tasks.heads import ScoreTargets
 from lmtransfer.transfer.heads.base import Head
 from lmtransfer.transfer.heads.sequences import ClassificationHead, MultiLabelHead, RegressionHead
 from lmtransfer.transfer.heads.span import SpanHead

@@ -13,14 +13,14 @@ from support.objective_table import NAMES, built
 from support.refusals import refuses
 from torch.nn import functional
 
-from lmtransfer.data.stream import PlannedStream
+from lmtransfer.data.micro_batches import PlannedStream
 from lmtransfer.data.token_store import TokenStore
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.layers.disentangled import merge
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.tasks.source import TaskSource
 from lmtransfer.training.learner import Step
-from lmtransfer.training.optim.optimizer import Optimizer
+from lmtransfer.training.optim.optimizers import Optimizer
 from lmtransfer.training.precision import Precision
 from lmtransfer.training.update import StepResult, Updater
 from lmtransfer.training.weights import load_weights, weights

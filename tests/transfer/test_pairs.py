@@ -14,9 +14,8 @@ from torch import Tensor
 from lmtransfer.data.batch import pack
 from lmtransfer.errors import ConfigError
 from lmtransfer.tasks.encoded import EncodedExamples
-from lmtransfer.tasks.heads import ClassificationSpec
+from lmtransfer.tasks.heads import ClassificationSpec, LabelTargets
 from lmtransfer.tasks.source import TaskBatch, TaskSource
-from lmtransfer.tasks.targets import LabelTargets
 from lmtransfer.tasks.text.example import TextExample, encode_texts
 from lmtransfer.transfer.learner import TaskLearner
 from lmtransfer.transfer.method import TransferMethod

@@ -1,8 +1,14 @@
-"""The base class of corpora (limits, split, fingerprint), and the corpus of local files."""
+"""The base class of corpora (limits, split, fingerprint), and the corpus of local files.
+
+Content decides the split into training and validation, never position or chance: the hash of a document's text.
+Duplicates are therefore always in the same split, and a growing corpus keeps its split. With only a few long documents,
+such as five novels, a hash would hold out a fifth of the text or nothing, so the last paragraphs of each document are
+held out instead.
+"""
 
 import json
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
@@ -13,9 +19,8 @@ from typing import Any, Literal
 from typing_extensions import override
 
 from lmtransfer.config.types import Folder, Name, Prob, TextFormat
-from lmtransfer.data.corpora.readers import Boundary, format_of, is_extracted, read_documents
-from lmtransfer.data.corpora.sources import locate, source_digest
-from lmtransfer.data.corpora.split import hash_threshold, split_ending, text_hash
+from lmtransfer.data.corpora.sentences import sentence_spans
+from lmtransfer.data.corpora.text_files import Boundary, format_of, is_extracted, locate, read_documents, source_digest
 from lmtransfer.data.documents import Corpus, Document, Notes
 from lmtransfer.data.files import EncodingErrors, Meter
 from lmtransfer.data.tables import delimiter_of
@@ -25,6 +30,56 @@ SplitUnit = Literal["auto", "document", "paragraphs"]
 
 READER_VERSION = 1
 FEW_DOCUMENTS = 20
+HASH_RANGE = 1 << 64
+
+
+def text_hash(text: str) -> int:
+    """Return the 64-bit hash of a text, the same on every machine."""
+    return int.from_bytes(blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
+
+
+def hash_threshold(texts: Iterable[str], fraction: float) -> int:
+    """Return the hash below which a document is held out.
+
+    The threshold is ``fraction`` of the hash's range, moved only as far as needed for both splits to have a document
+    (if there are two different documents). Reading stops once both splits have a document, after about
+    ``1 / fraction`` documents.
+    """
+    if fraction == 0:
+        return 0
+    threshold = round(fraction * HASH_RANGE)
+    smallest, largest = HASH_RANGE, -1
+    for text in texts:
+        value = text_hash(text)
+        smallest, largest = min(smallest, value), max(largest, value)
+        if smallest < threshold <= largest:
+            return threshold
+    if smallest >= largest:
+        return 0
+    return smallest + 1 if smallest >= threshold else largest
+
+
+def split_ending(document: Document, fraction: float) -> Iterator[Document]:
+    """Cut a document in two: the beginning for training, the ending for validation.
+
+    An ending with ``fraction`` of the characters would usually start inside a paragraph. The cut is at the end of that
+    paragraph or, if no text is left after it, at the start of the last paragraph. A document with one paragraph is cut
+    at the start of a sentence. A document with a single sentence is for training.
+    """
+    text = document.text
+    target = round(len(text) * (1 - fraction))
+    cut = text.find("\n", max(0, target - 1)) + 1
+    if cut == 0:
+        cut = text.rfind("\n") + 1
+    if cut == 0:
+        starts = [start for start, _ in sentence_spans(text)][1:]
+        cut = next((start for start in starts if start >= target), starts[-1] if starts else 0)
+    beginning, ending = text[:cut].strip(), text[cut:].strip()
+    if fraction == 0 or not beginning or not ending:
+        yield Document(text, document.key, held_out=False)
+        return
+    yield Document(beginning, document.key, held_out=False)
+    yield Document(ending, f"{document.key} (ending)", held_out=True)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -32,7 +87,7 @@ class BaseCorpus(Corpus):
     """Caps, split and fingerprint for a source of documents.
 
     Attributes:
-        split_unit: ``document``: the hash of a document's text decides its part, and each part has at least one
+        split_unit: ``document``: the hash of a document's text decides its split, and each split has at least one
             document if there are two distinct documents. ``paragraphs``: the last paragraphs of each document are held
             out, about ``validation_fraction`` of it, for corpora of few, long documents. ``auto``: ``paragraphs`` if
             there are fewer than 20 documents, else ``document``.
@@ -47,7 +102,7 @@ class BaseCorpus(Corpus):
 
     def __post_init__(self) -> None:
         problems = [
-            f"corpus.{key}={value}: must be a whole number from 1, or null for no limit"
+            f"corpus.{key}={value}: must be a whole number of at least 1, or null for no limit"
             for key, value in (("max_documents", self.max_documents), ("max_words", self.max_words))
             if value is not None and value < 1
         ]
@@ -79,7 +134,7 @@ class BaseCorpus(Corpus):
                 yield document
 
     def is_validation(self, document: Document) -> bool:
-        """Whether ``document`` is held out; equal texts are always in the same part."""
+        """Whether ``document`` is held out; identical texts are always in the same split."""
         if document.held_out is not None:
             return document.held_out
         return text_hash(document.text) < self._threshold

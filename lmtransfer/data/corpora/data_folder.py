@@ -12,7 +12,7 @@ from typing_extensions import override
 from lmtransfer.config.types import Folder, Name, Prob
 from lmtransfer.data.corpora.corpus import FileCorpus, SplitUnit
 from lmtransfer.data.corpora.hub import HubCorpus
-from lmtransfer.data.corpora.readers import Boundary
+from lmtransfer.data.corpora.text_files import Boundary
 from lmtransfer.data.documents import Corpus, Document
 from lmtransfer.data.files import EncodingErrors, find_file
 from lmtransfer.errors import DataError
@@ -21,8 +21,8 @@ from lmtransfer.errors import DataError
 class DataFolderCorpus(Corpus):
     """A corpus in the data folder or, if files are missing there, on the hub.
 
-    The hub is asked only when the text is first needed. ``instead`` is advice if neither source works: the last
-    sentence of the message.
+    The hub is contacted only when the text is first needed. ``instead`` is advice that ends the error message if
+    neither source works.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class DataFolderCorpus(Corpus):
         self._instead = instead
         self._data_root = None if data_root is None else Path(data_root).expanduser().resolve()
         if self._data_root and not self._data_root.is_dir():
-            raise DataError(f"data_root={data_root}: no such folder; correct data_root= or LMTRANSFER_DATA")
+            raise DataError(f"data_root={data_root}: no such folder; correct data_root or LMTRANSFER_DATA")
         candidates = [find_file(self._data_root / file) for file in files] if self._data_root else []
         paths = [str(path) for path in candidates if path]
         self._source: FileCorpus | HubCorpus
@@ -106,7 +106,7 @@ class DataFolderCorpus(Corpus):
     def _missing(self, hub: str) -> str:
         search = f"they are not all in {self._data_root}" if self._data_root else "no data folder is set"
         text = (
-            f"corpus={self.name}: its text was not found. Set data_root= or LMTRANSFER_DATA to the folder that "
+            f"corpus={self.name}: the text was not found. Set data_root or LMTRANSFER_DATA to the folder that "
             f"contains {', '.join(self._files)}, plain or compressed ({search}). {hub}"
         )
         return f"{text} {self._instead}".rstrip()

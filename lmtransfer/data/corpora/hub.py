@@ -14,10 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from typing_extensions import override
 
 from lmtransfer.config.types import Folder
-from lmtransfer.data.corpora.corpus import BaseCorpus
-from lmtransfer.data.corpora.readers import build_document, join_lines
-from lmtransfer.data.corpora.sources import source_digest
-from lmtransfer.data.corpora.split import text_hash
+from lmtransfer.data.corpora.corpus import BaseCorpus, text_hash
+from lmtransfer.data.corpora.text_files import build_document, join_lines, source_digest
 from lmtransfer.data.documents import Document, Notes
 from lmtransfer.data.files import SAVED_SET, SAVED_SPLITS, Meter
 from lmtransfer.errors import ConfigError, DataError
@@ -58,7 +56,7 @@ def shuffle(items: Iterator[_Item], *, buffer: int) -> Iterator[_Item]:
 
 
 def check_dataset_folder(folder: Path) -> None:
-    """Check that a local data set names only files in its own folder, since `datasets` reads any file that it names.
+    """Check that a local data set names only files in its own folder; `datasets` would read any file that is named.
 
     A folder of ``save_to_disk`` names its files in ``state.json`` and ``dataset_dict.json``; a copy of a repository
     names them in the ``configs`` of its card.
@@ -164,7 +162,7 @@ class HubCorpus(BaseCorpus):
         return loaded.select_columns([self.text_field])
 
     def open(self) -> None:
-        """Load the data set, so that a missing one raises before any work."""
+        """Load the data set, so that a missing data set raises an error before any work."""
         _ = self._dataset, self._held_out
 
     def _missing(self, reason: str, split: str) -> str:
@@ -221,7 +219,7 @@ class HubCorpus(BaseCorpus):
                 yield document
 
     def _records(self, records: Iterable[Any], label: str) -> Iterator[Mapping[str, Any]]:
-        """Yield the records, turning every failure on the way into one kind of error."""
+        """Yield the records; every failure becomes a ``DataError``."""
         source, number = iter(records), 0
         while True:
             try:

@@ -153,7 +153,7 @@ class MixtureCorpus(Corpus):
         self.notes = Notes()
 
     def documents(self) -> Iterator[Document]:
-        """Yield the documents of all parts, one part after the other, each with its part of the split."""
+        """Yield the documents of all parts, one part after the other, each in the split that its own corpus chose."""
         self.notes.clear()
         for part, corpus in self.parts.items():
             for document in corpus.documents():
@@ -163,7 +163,7 @@ class MixtureCorpus(Corpus):
                 self.notes.add(kind, f"{part}: {note['first']}", int(note["count"]))
 
     def is_validation(self, document: Document) -> bool:
-        """Whether ``document``, which ``documents`` yielded, belongs to the validation part of its corpus."""
+        """Whether ``document``, which ``documents`` yielded, belongs to the validation split."""
         return bool(document.held_out)
 
     def fingerprint(self) -> str:
@@ -179,7 +179,7 @@ class MixtureCorpus(Corpus):
 
         The total is about the number of characters of all parts together. The mean number of copies of a line is the
         ratio of its part's target share to the original share. A random draw, which depends only on the part's name and
-        the line's number, rounds it up or down.
+        the line's index, rounds this number up or down.
         """
         characters = {part: sum(map(len, corpus.training_lines())) for part, corpus in self.parts.items()}
         total = sum(characters.values())

@@ -2,7 +2,7 @@
 
 It contains the docstrings of the standard library and of seven libraries that lmtransfer depends on, so that
 pretraining needs no download. Its downstream task is to classify docstrings by library. The modules of the task's dev
-and test parts are not in the corpus.
+and test splits are not in the corpus.
 """
 
 from __future__ import annotations
@@ -27,9 +27,8 @@ from typing import Any, Literal
 from typing_extensions import override
 
 from lmtransfer.config.types import Folder, Name
-from lmtransfer.data.corpora.corpus import BaseCorpus, SplitUnit
+from lmtransfer.data.corpora.corpus import BaseCorpus, SplitUnit, text_hash
 from lmtransfer.data.corpora.libraries import BLANK, LIBRARIES, SourceFile, blank_names, find_library, source_files
-from lmtransfer.data.corpora.split import text_hash
 from lmtransfer.data.documents import Document, Notes, clean
 from lmtransfer.data.files import Meter
 from lmtransfer.errors import DataError
@@ -221,7 +220,7 @@ class Docstring:
 
 @dataclass(frozen=True, slots=True)
 class DocstringSet:
-    """Docstrings by module name, each text once; a hex digest of all; and notes on skipped files and repeated texts."""
+    """Distinct docstrings, sorted by module; their hex digest; and notes on skipped files and repeated texts."""
 
     items: tuple[Docstring, ...]
     digest: str
@@ -235,7 +234,7 @@ def read_docstrings(
     num_workers: int,
     on_progress: Callable[[float], None] | None = None,
 ) -> DocstringSet:
-    """Read all docstrings of ``libraries``, or return the result for the same files from ``cache_dir``."""
+    """Read all docstrings of ``libraries``; the result for the same files is cached in ``cache_dir``."""
     files: list[SourceFile] = []
     stamp = blake2b(f"{_VERSION}\n".encode(), digest_size=16)
     for name in libraries:
@@ -385,7 +384,7 @@ MIN_TASK_WORDS = 15  # shorter texts, such as "Return True if the two are equal.
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class PythonDocs(BaseCorpus):
-    """One document per docstring, ordered by module, without the modules of the task's dev and test parts."""
+    """One document per docstring, ordered by module, without the modules of the task's dev and test splits."""
 
     name: Name = "python_docs"
     split_unit: SplitUnit = field(default="document", init=False)
@@ -422,9 +421,9 @@ class PythonDocs(BaseCorpus):
 def module_splits(docstrings: Iterable[Docstring]) -> dict[tuple[str, str], Split]:
     """Return the split of each module, by (library, module).
 
-    In each library, modules are taken in the order of the hashes of their names. They go to the test part until it has
-    200 documents (or 20 % of the library's), then to the dev part until it has 120 (12 %), then to the train part.
-    Modules with more than 40 documents always go to the train part, because they would dominate a smaller part. Only
+    In each library, modules are taken in the order of the hashes of their names. They go to the test split until it has
+    200 documents (or 20 % of the library's), then to the dev split until it has 120 (12 %), then to the train split.
+    Modules with more than 40 documents always go to the train split, because they would dominate a smaller split. Only
     documents that are long enough for the task are counted.
     """
     sizes: Counter[tuple[str, str]] = Counter()
@@ -447,7 +446,7 @@ def module_splits(docstrings: Iterable[Docstring]) -> dict[tuple[str, str], Spli
 
 
 def pretraining_docstrings(docstrings: Sequence[Docstring]) -> list[Docstring]:
-    """Return the train modules' docstrings, except those that a dev or test module has too (ignoring library names)."""
+    """Return the train modules' docstrings except those that occur in dev or test modules (ignoring library names)."""
     splits = module_splits(docstrings)
     sides = [splits[item.library, item.module] for item in docstrings]
     held_out = {item.identity for side, item in zip(sides, docstrings, strict=True) if side != "train"}
@@ -457,7 +456,7 @@ def pretraining_docstrings(docstrings: Sequence[Docstring]) -> list[Docstring]:
 
 
 def docstring_examples(*, max_per_library: int, cache_dir: str | Path | None = None) -> dict[Split, list[Docstring]]:
-    """Return docstrings by split with library names blanked out, equally many for each library.
+    """Return docstrings by split with library names blanked out, the same number for each library.
 
     A text that occurs in two libraries or in two splits is removed from all. A dev or test text is removed if at least
     half of its words are in paragraphs that also occur in train modules. If a library has too many texts, those with

@@ -15,14 +15,18 @@ MAX_CHARACTERS = 4000
 
 _CLOSERS = "\"'\u2019\u201d\u201c\u00bb\u203a)\\]}"
 _CONTINUES = frozenset(".,;:!?)]}%/\u2026")
-_MARKS = r"[.!?\u2026\u061f\u06d4\u0964\u0965\u0589\u1362\u17d4\u104b]"
-#: White space before a line end, or a run of marks, is tried only from its first character: trying each character of a
-#: long run without an end would take quadratic time.
+_MARKS = r".!?\u2026\u061f\u06d4\u0964\u0965\u0589\u1362\u17d4\u104b"
+_FULL_WIDTH_MARKS = r"\u3002\uff01\uff1f\uff61"
+#: Where a sentence may end: at a line end, at marks before white space, or at full-width marks. The expression begins
+#: with one class of characters, because the search for a class is several times as fast as for alternatives. A run of
+#: marks is tried only from its first character, and without backtracking, so that a long run takes linear time.
 _CANDIDATE = re.compile(
-    rf"(?<![^\S\n])[^\S\n]*\n\s*|(?<!{_MARKS}){_MARKS}+[{_CLOSERS}]*(?:[^\S\n]\u00bb)?\s+"
-    r"|[\u3002\uff01\uff1f\uff61]+[\u300d\u300f\u201d\u2019\uff09\u3011]*\s*"
+    rf"[\n{_MARKS}{_FULL_WIDTH_MARKS}](?:"
+    r"(?<=\n)\s*"
+    rf"|(?<=[{_MARKS}])(?<![{_MARKS}]{{2}})[{_MARKS}]*+[{_CLOSERS}]*+(?:[^\S\n]\u00bb)?\s+"
+    rf"|(?<=[{_FULL_WIDTH_MARKS}])[{_FULL_WIDTH_MARKS}]*[\u300d\u300f\u201d\u2019\uff09\u3011]*\s*)"
 )
-_LAST_WORD = re.compile(r"[^\s()\[\]{}\"'\u2018\u201c\u00ab\u2014/]*$")
+_LAST_WORD = re.compile(r"[^\s()\[\]{}\"'\u2018\u201c\u00ab\u2014/]*+$")
 _INNER_STOP = re.compile(r"\w\.\w")
 _LIST_NUMBER = re.compile(r"(?:^|\n)[^\S\n]*(?:\d{1,3}|[ivxlc]{1,5}|[IVXLC]{2,5})$")
 

@@ -14,7 +14,7 @@ from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.randomness import derive_seed
 from lmtransfer.training.hardware import Hardware
-from lmtransfer.training.optim.optimizer import Optimizer
+from lmtransfer.training.optim.optimizers import Optimizer
 from lmtransfer.training.precision import Precision
 
 #: Measuring stops after this many steps or seconds, whichever is first.

@@ -15,7 +15,7 @@ from rich.text import Text as Styled
 from lmtransfer.config.component import build
 from lmtransfer.config.plain import resolve_config
 from lmtransfer.config.settings import HardwareSettings, TrainSettings
-from lmtransfer.data.stream import PlannedStream
+from lmtransfer.data.micro_batches import PlannedStream
 from lmtransfer.data.token_cache import PreparedCorpus
 from lmtransfer.inference.inspection.cost import (
     StepCost,

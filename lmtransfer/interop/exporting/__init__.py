@@ -1,1 +1,1 @@
-"""Exports of a run for other tools (transformers, ONNX, plain tensors), each verified and with a model card."""
+"""Exports of a run for other tools (transformers, ONNX, plain tensors), each with a check and a model card."""

@@ -1,4 +1,4 @@
-"""The export of an adapter for peft: LoRA's low-rank updates, the head, and the base unless the user provides one.
+"""The export of an adapter for peft: LoRA's low-rank updates, the head, and the base model unless the user names one.
 
 Shape legend: D input width and E output width of a matrix, R rank.
 """
@@ -18,20 +18,19 @@ from torch import Tensor
 from lmtransfer.errors import CheckpointError, ConfigError
 from lmtransfer.interop.exporting.folder import check_head, run_to_publish, write_published
 from lmtransfer.interop.exporting.run import OpenRun
-from lmtransfer.interop.families.family import Family, TaskArchitecture, TaskKind
-from lmtransfer.interop.families.key_map import Rewrite, rewrite_of
+from lmtransfer.interop.families.family import Family, Rewrite, TaskArchitecture, TaskKind, rewrite_of
 from lmtransfer.interop.reading import read_published
 from lmtransfer.interop.writing import PublishedFiles, to_published_files
 from lmtransfer.models.layers.lora import SavedUpdate, split_updates
 from lmtransfer.training.weights import read_weights, weights
 from lmtransfer.transfer.learner import TaskLearner
 
-#: Folder of the base inside the export, unless the user gives a base.
+#: Folder of the base inside the export, unless the user names a base.
 BASE = "base"
-#: Largest allowed difference between a merged weight and the sum of base and update, which rounding explains.
+#: Largest difference between a merged weight and the sum of base and update that rounding explains.
 _ROUNDING = 1e-5
 CONFIG_FILE, WEIGHT_FILE = "adapter_config.json", "adapter_model.safetensors"
-#: Prefix of the names in the file, because peft puts the model inside two wrappers.
+#: Prefix of the tensor names in the file; peft puts the model inside two wrappers.
 _WRAPPED = "base_model.model."
 _TASK_TYPES = {
     "classification": "SEQ_CLS",
@@ -46,17 +45,17 @@ class AdapterFiles:
     """The files of an adapter."""
 
     base: Path
-    architecture: str  #: class of transformers that loads the base with the head
+    architecture: str  #: the transformers class that loads the base with the head
     num_labels: int
     notes: tuple[str, ...]
-    verification: str  #: one line on the comparison with the merged model
+    verification: str  #: a line on the comparison with the merged model
 
 
 def write_adapter(run: OpenRun, folder: Path, *, base: str | None, export_name: str) -> AdapterFiles:
-    """Write adapter_config.json, adapter_model.safetensors, the tokenizer, and the base if the user gives none.
+    """Write adapter_config.json, adapter_model.safetensors, the tokenizer, and the base if the user names none.
 
     Args:
-        run: a run of transfer=lora; its updates are merged in ``run.learner``.
+        run: a run with transfer=lora; the updates are merged in ``run.learner``.
     """
     encoder, updates = _split_run(run)
     check_head(run)
@@ -66,14 +65,14 @@ def write_adapter(run: OpenRun, folder: Path, *, base: str | None, export_name: 
         bare = replace(merged, kind="encoder", encoder=encoder, head={}, labels=())
         whole, body = to_published_files(merged), to_published_files(bare)
     except CheckpointError as error:
-        raise CheckpointError(f"run={run.run_path}: {error}. Its tensors can be written with format=tensors") from error
+        raise CheckpointError(f"run={run.run_path}: {error}. To export its tensors, set format=tensors") from error
     task = run.family.task(cast(TaskKind, run.kind))
     if isinstance(task, TaskArchitecture) and task.needs_own_base:
         if base is not None:
             keys = ", ".join(f"{key}={value}" for key, value in task.config.items())
             raise ConfigError(
-                f"base={base}: {task.name} needs {keys} in the config.json of its base; leave base out, and the export "
-                "includes such a base"
+                f"base={base}: {task.name} needs {keys} in the base's config.json; leave base out, so that the export "
+                "includes a suitable base"
             )
         body = replace(body, config={**body.config, **task.config})
     if base is None:
@@ -105,7 +104,7 @@ def write_adapter(run: OpenRun, folder: Path, *, base: str | None, export_name: 
 
 
 def _split_run(run: OpenRun) -> tuple[dict[str, Tensor], list[SavedUpdate]]:
-    """Return the encoder's tensors without updates, and the updates; updates of shared layers occur once."""
+    """Return the encoder's tensors before the updates, and the updates; updates of shared layers occur once."""
     names = weights(run.encoder).keys()
     encoder, updates = split_updates(read_weights(run.checkpoint, prefix="encoder."))
     encoder = {name: tensor for name, tensor in encoder.items() if name in names}
@@ -119,7 +118,7 @@ def _split_run(run: OpenRun) -> tuple[dict[str, Tensor], list[SavedUpdate]]:
 
 
 def _trained_tensors(run: OpenRun, whole: PublishedFiles) -> dict[str, Tensor]:
-    """Return the tensors that were trained without updates, by published names: those of the head and its pooler."""
+    """Return the tensors that were trained in full, by published names: those of the head and its pooler."""
     family = run.family
     pooler = [f"{family.prefix}{name}" for name in family.pooler_names]
     uses_pooler = isinstance(run.learner, TaskLearner) and run.learner.use_pooler
@@ -131,9 +130,9 @@ def _trained_tensors(run: OpenRun, whole: PublishedFiles) -> dict[str, Tensor]:
 
 
 def _check_base(place: Path, run: OpenRun, encoder: dict[str, Tensor]) -> None:
-    """Check that a folder holds the encoder that the updates belong to; a pooler is not compared.
+    """Check that a folder holds the encoder that the updates belong to.
 
-    The pooler is part of the adapter.
+    The pooler is not compared, because it is part of the adapter.
     """
     try:
         published = read_published(place)
@@ -153,13 +152,13 @@ def _check_base(place: Path, run: OpenRun, encoder: dict[str, Tensor]) -> None:
     if wrong:
         raise ConfigError(
             f"base={place}: is not the base of run={run.run_path}: {len(wrong)} of {len(encoder)} tensors differ, such "
-            f"as {wrong[0]}. Give the export of {run.saved.config.get('init') or 'its base'}, or leave base out, and "
-            "the export includes the base"
+            f"as {wrong[0]}. Give the export of {run.saved.config.get('init') or 'its base'}, or leave base out, so "
+            "that the export includes the base"
         )
 
 
 def _read_back(run: OpenRun, folder: Path, body: PublishedFiles, whole: PublishedFiles) -> str:
-    """Read the adapter back, and compare the base with the adapter merged into it with the run's own merged model."""
+    """Read the adapter back, merge it into the base, and compare the result with the run's merged model."""
     config = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
     base = {f"{run.family.prefix}{name}": tensor for name, tensor in body.tensors.items()}
     merged = _merge_adapter(base, config, load_file(folder / WEIGHT_FILE))
@@ -167,16 +166,22 @@ def _read_back(run: OpenRun, folder: Path, body: PublishedFiles, whole: Publishe
     for name, tensor in whole.tensors.items():
         difference = float((merged[name] - tensor).abs().max()) if name in merged else float("inf")
         if not difference <= _ROUNDING:
-            raise CheckpointError(f"{WEIGHT_FILE}: {name} differs by {difference:.1e}; nothing was exported")
+            raise CheckpointError(
+                f"{WEIGHT_FILE}: {name} differs from the run's weight by {difference:.1e}; nothing was exported"
+            )
         largest = max(largest, difference)
     rounded = f"{largest:.0e}" if largest else "0"
     modules = len(config["target_modules"])
-    return f"read back: base and adapter give the merged weights, {modules} updates, largest difference {rounded}"
+    return f"read back: base and adapter give the merged weights; {modules} updates, largest difference {rounded}"
 
 
 @dataclass(frozen=True, slots=True)
 class _ModuleUpdate:
-    """The update ``alpha / R * B A`` of one transformers module, whose matrix may be stored as (in, out)."""
+    """The update ``alpha / R * B A`` of one module of transformers.
+
+    Attributes:
+        transposed: whether the module stores its matrix as (in, out).
+    """
 
     a_RD: Tensor
     b_ER: Tensor
@@ -194,10 +199,10 @@ def _to_adapter(
     dropout: float,
     base: str,
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Convert low-rank updates of an encoder to the settings and the tensors of an adapter.
+    """Convert low-rank updates of an encoder to the settings and tensors of an adapter.
 
     Args:
-        trained: tensors to save in full, by their complete published names: the head, and a trained pooler.
+        trained: tensors to save in full, by published names with prefix: those of the head and of a trained pooler.
     """
     modules: dict[str, _ModuleUpdate] = {}
     for layer in dict.fromkeys(update.layer for update in updates):
@@ -231,23 +236,23 @@ def _to_adapter(
 
 
 def _modules(rewrite: Rewrite, updates: Sequence[SavedUpdate], *, num_rows: int) -> dict[str, _ModuleUpdate]:
-    """Return the updates of one of our layers by module: one for each matrix, or one for a whole fused module."""
+    """Return the updates of one of our layers by published module: one per matrix, or one for a fused module."""
     names = [name.removesuffix(".weight") for name in rewrite.theirs]
     if rewrite.layout not in ("same", "in_out"):
         raise CheckpointError(
-            f"transformers has no linear layer for {', '.join(names)}, so peft cannot update it: train with "
+            f"peft cannot update {', '.join(names)}, because transformers has no linear layer for this: train with "
             "'transfer.lora_matrices=[expand,contract]', or export the merged model with format=auto"
         )
     transposed = rewrite.layout == "in_out"
     if len(names) > 1:
         return {
-            names[update.number]: _ModuleUpdate(update.a_RD, update.b_ER, _alpha(update), transposed)
+            names[update.index]: _ModuleUpdate(update.a_RD, update.b_ER, _alpha(update), transposed)
             for update in updates
         }
     ranks = [len(update.a_RD) for update in updates]
     b_ER = updates[0].b_ER.new_zeros(num_rows, sum(ranks))
-    for number, update in enumerate(updates):  # each matrix has its own columns, so B A does not change
-        b_ER[update.rows, sum(ranks[:number]) : sum(ranks[: number + 1])] = update.b_ER
+    for i, update in enumerate(updates):  # each matrix has its own columns, so B A does not change
+        b_ER[update.rows, sum(ranks[:i]) : sum(ranks[: i + 1])] = update.b_ER
     a_RD = torch.cat([update.a_RD for update in updates])
     return {names[0]: _ModuleUpdate(a_RD, b_ER, float(updates[0].scale) * sum(ranks), transposed)}
 
@@ -256,12 +261,12 @@ def _alpha(update: SavedUpdate) -> float:
     return float(update.scale) * len(update.a_RD)
 
 
-def _plain(number: float) -> float | int:
-    return round(number) if abs(number - round(number)) < 1e-6 * number else number
+def _plain(value: float) -> float | int:
+    return round(value) if abs(value - round(value)) < 1e-6 * value else value
 
 
 def _saved_module(name: str, family: Family) -> str:
-    """Return the module that peft saves in full: the head, or the encoder's pooler."""
+    """Return the module of a tensor that peft saves in full: the head, or the encoder's pooler."""
     inside = name.startswith(family.prefix)
     return f"{family.prefix if inside else ''}{name.removeprefix(family.prefix).partition('.')[0]}"
 

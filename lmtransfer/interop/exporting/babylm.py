@@ -1,4 +1,4 @@
-"""The submission file of the BabyLM challenge (2026), from the evaluations and finetuning runs of a pretraining run."""
+"""The submission to the BabyLM challenge (2026), built from a pretraining run's evaluations and finetuning runs."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ from lmtransfer.runs.predictions import FOLDER, read_predictions
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.system.durable import write_text
 from lmtransfer.system.safe_files import read_json_lines
-from lmtransfer.tasks.text.acquisition import ACQUISITION_FILE
-from lmtransfer.tasks.text.completions import CHOICES_FILE
-from lmtransfer.tasks.text.reading import READING_FILE
+from lmtransfer.tasks.zero_shot.acquisition import ACQUISITION_FILE
+from lmtransfer.tasks.zero_shot.choices import CHOICES_FILE
+from lmtransfer.tasks.zero_shot.reading import READING_FILE
 
 T = TypeVar("T")
 
-#: The zero-shot tasks with choices: our name; the challenge's name, and the subsets and items of its full data.
+#: The zero-shot tasks with choices, by our name: the challenge's name, and the numbers of subsets and items in the
+#: challenge's data.
 _CHOICES = {
     "blimp": ("blimp", 67, 59_875),
     "blimp_supplement": ("blimp_supplement", 5, 5_218),
@@ -35,22 +36,22 @@ _CHOICES = {
     "global_piqa": ("global_piqa_parallel", 103, 103),
     "global_piqa_nonparallel": ("global_piqa_nonparallel", 100, 100),
 }
-#: Sets whose prediction is the whole text; that of the others is the completion.
+#: Tasks whose predictions are submitted as whole texts; those of other tasks are submitted as completions.
 _WHOLE_TEXTS = ("comps", "ewok")
 _NUM_READING, _NUM_ACQUISITION = 1726, 8005
-#: Size of the evaluation data of each finetuning task.
+#: Number of evaluation examples of each finetuning task.
 _GLUE = {"boolq": 1635, "mnli": 4908, "mrpc": 204, "multirc": 2424, "qqp": 20_215, "rte": 139, "wsc": 52}
 
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """What is handed in.
+    """A submission.
 
     Attributes:
-        content: the submission, ready for JSON.
-        problems: what is missing or of another size than the challenge's data, which counts as 0 there.
-        form: the answers to the challenge's form, as Markdown.
-        backend: the challenge's name of the way of scoring.
+        content: the submission file as a JSON object.
+        problems: results that are missing or differ in size from the challenge's data; they get no score there.
+        form: answers to the challenge's form, as Markdown.
+        backend: the challenge's name for how texts are scored.
     """
 
     content: dict[str, Any]
@@ -59,21 +60,21 @@ class Submission:
     backend: Literal["mlm", "causal"]
 
     def write(self, folder: Path) -> None:
-        """Write the submission and the form into a folder."""
+        """Write the submission and the form to a folder."""
         name = f"all_full_preds_and_fast_scores_{self.backend}.json"
         write_text(folder / name, json.dumps(self.content, ensure_ascii=False) + "\n")
         write_text(folder / "README.md", self.form)
 
 
 def build_submission(directory: RunDirectory, results: Path) -> Submission:
-    """Collect what a pretraining run's evaluations and finetuning runs have found.
+    """Collect the results of the evaluations and finetuning runs that start from a pretraining run.
 
     Args:
         directory: the pretraining run.
-        results: folder of runs; of several evaluations of a task, the last one by name counts.
+        results: folder of runs; if a task was evaluated several times, the last evaluation by name counts.
 
     Raises:
-        RunDirectoryError: the run has no revisions, or its result has no number of words.
+        RunDirectoryError: the run has no revisions, or its result does not contain the number of words read.
     """
     runs = collect(results)
     evaluations = _of(runs, directory.path, command="evaluate", key="run")
@@ -90,7 +91,8 @@ def build_submission(directory: RunDirectory, results: Path) -> Submission:
             found = len(content[name]), sum(len(part["predictions"]) for part in content[name].values())
             if found != (num_subsets, num_items):
                 problems.append(
-                    f"{task}: {found[1]:,} items in {found[0]} parts; the challenge has {num_items:,} in {num_subsets}"
+                    f"{task}: {found[1]:,} items in {found[0]} subsets, but the challenge has {num_items:,} items in "
+                    f"{num_subsets} subsets"
                 )
     content["reading"] = _reading(evaluations.get(("reading", None)), problems)
     content |= _acquisition(evaluations.get(("age_of_acquisition", None)), problems)
@@ -140,13 +142,17 @@ def _lines(path: Path, kind: type[T]) -> list[T]:
     lines: list[T] = []
     for number, _, line, problem in read_json_lines(path, kind, error=RunDirectoryError):
         if line is None:
-            raise RunDirectoryError(f"{path}:{number}: {problem}; evaluate again with overwrite=true")
+            raise RunDirectoryError(f"{path}:{number}: {problem}; repeat the evaluation with overwrite=true")
         lines.append(line)
     return lines
 
 
 def _choices(path: Path, *, whole: bool, by_item: bool) -> dict[str, Any]:
-    """Return the chosen alternatives by subset, or by item."""
+    """Return the chosen alternatives, grouped by subset or, with ``by_item``, by item.
+
+    Args:
+        whole: whether to return an alternative as a whole text, as opposed to a completion.
+    """
     parts: dict[str, Any] = {}
     for line in _lines(path / CHOICES_FILE, _ChoiceLine):
         key = line["id"].partition(":")[2] if by_item else line["subset"]
@@ -165,7 +171,7 @@ def _reading(run: Run | None, problems: list[str]) -> dict[str, Any] | None:
         for line in _lines(run.path / READING_FILE, _ReadingLine)
     ]
     if len(rows) != _NUM_READING:
-        problems.append(f"reading: {len(rows):,} words; the challenge has {_NUM_READING:,}")
+        problems.append(f"reading: {len(rows):,} words; the challenge has {_NUM_READING:,} words")
     return {"reading": {"predictions": rows}}
 
 
@@ -203,17 +209,19 @@ def _glue(runs: Mapping[tuple[str, int | None], Run], problems: list[str]) -> di
         if run is None or path is None:
             problems.append(f"{task}: no finetuning run with predictions (task=babylm_{task} experiment=babylm_glue)")
             continue
-        answers = read_predictions(path).examples.predicted.astype(int).tolist()
-        content[task] = {"predictions": [{"id": f"{task}_{row}", "pred": answer} for row, answer in enumerate(answers)]}
-        if len(answers) != size:
-            problems.append(f"{task}: {len(answers):,} answers; the challenge has {size:,}")
+        predictions = read_predictions(path).examples.predicted.astype(int).tolist()
+        content[task] = {
+            "predictions": [{"id": f"{task}_{row}", "pred": prediction} for row, prediction in enumerate(predictions)]
+        }
+        if len(predictions) != size:
+            problems.append(f"{task}: {len(predictions):,} predictions; the challenge has {size:,}")
     return content
 
 
 def _fast(
     evaluations: Mapping[tuple[str, int | None], Run], revisions: Sequence[int], problems: list[str]
 ) -> dict[str, Any]:
-    """Return the scores at each revision, by task: a list over revisions of scores by subset."""
+    """Return, for each task, a list with the scores of each revision by subset."""
     scores: dict[str, Any] = {}
     for task, (name, *_) in _CHOICES.items():
         if task != "comps":
@@ -245,7 +253,7 @@ def _subset_scores(run: Run | None, task: str) -> dict[str, float] | None:
 
 
 def _form(directory: RunDirectory, words: Sequence[int]) -> str:
-    """Return the answers that a run directory knows, as Markdown."""
+    """Return answers to the challenge's form, as far as the run directory contains them, as Markdown."""
     config, result = directory.read_config(), directory.read_result()
     train, optimizer = config.get("train", {}), config.get("optimizer", {})
     num_words, text_words = result.more.get("words"), result.more.get("text_words")
@@ -257,10 +265,10 @@ def _form(directory: RunDirectory, words: Sequence[int]) -> str:
         "Objective": ", ".join(config.get("objective", {}).get("losses", {})) or "unknown",
         "Vocabulary": config.get("tokenizer", {}).get("vocab_size", "unknown"),
         "Words of text": "unknown" if text_words is None else f"{text_words:,}",
-        "Words read, repetitions included": "unknown" if num_words is None else f"{num_words:,}",
+        "Words read, including repetitions": "unknown" if num_words is None else f"{num_words:,}",
         "Epochs": epochs,
         "Checkpoints": ", ".join(map(babylm_name, words)),
-        "Tokens in a step": train.get("batch_tokens", "unknown"),
+        "Tokens per step": train.get("batch_tokens", "unknown"),
         "Sequence length": config.get("objective", {}).get("max_length", "unknown"),
         "Optimizer": optimizer.get("_target_", "").rpartition(".")[2],
         "Peak learning rate": optimizer.get("learning_rate", "unknown"),

@@ -1,6 +1,6 @@
 """The model card (README.md) of an exported model: front matter for the Hugging Face hub, and facts about the run.
 
-The facts come from the run's files; keys and lines without a value are left out. The text is in ``card.md.j2``.
+The facts come from the run's files; facts without a value are left out. The text is in ``card.md.j2``.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from lmtransfer.config.component import resolve
 from lmtransfer.config.revisions import with_revision
 from lmtransfer.errors import ConfigError
 from lmtransfer.interop.exporting.adapter import BASE
+from lmtransfer.interop.exporting.comparison import auto_class, pipeline_of
 from lmtransfer.interop.exporting.run import OpenRun
-from lmtransfer.interop.exporting.transformers_check import auto_class, pipeline_of
 from lmtransfer.objectives.base import Objective
 from lmtransfer.reporting.runs.collect import Run, collect, read_run
 from lmtransfer.reporting.runs.entries import Entry, make_entries
@@ -49,16 +49,16 @@ class CardSettings:
     """The user's settings for a model card.
 
     Attributes:
-        load_arguments: location of the export as Python arguments for the loading example, such as
+        load_arguments: location of the export, written as Python arguments for the loading example, such as
             ``"owner/name", revision="v1"``.
     """
 
     name: str | None
     license: str | None
     languages: Sequence[str]
-    other_runs: Sequence[Run]  #: other runs; the card lists the scores of those that started from this run
+    other_runs: Sequence[Run]  #: the card lists the scores of those that started from the exported run
     load_arguments: str
-    on_hub: bool = False  #: whether this location is a repository on the hub; otherwise it is a folder
+    on_hub: bool = False  #: whether the location is a repository on the hub, as opposed to a folder
     base: str | None = None  #: folder of an adapter's base; None if the export contains the base
 
 
@@ -95,15 +95,15 @@ def write_card(
     notes: Sequence[str] = (),
     versions: Mapping[str, str] = MappingProxyType({}),
 ) -> str:
-    """Render README.md, and drop control characters, which labels and file names may contain.
+    """Render README.md without control characters, which labels and file names may contain.
 
     Args:
         about: sentences that describe the model.
-        facts: data, objective, budget and architecture, one line each, by the name of the fact.
+        facts: data, objective, budget and architecture, one line each, by name.
         loading: values for the code that loads the model; see ``_loading``.
-        limits: sentences on the model's use and its limits.
+        limits: sentences on use and limits of the model.
         scores: scores of the model, or of runs that started from it, with their controls.
-        notes: notes on what the export left out or changed.
+        notes: what the export left out or changed.
     """
     scored = [entry for entry in scores if entry.score is not None and entry.metric]
     page = ModelCard.from_template(
@@ -209,7 +209,7 @@ def _about(run: OpenRun, lineage: Sequence[Run], architecture: str, source: str 
 
 
 def _scores(run: OpenRun, others: Sequence[Run]) -> list[Entry]:
-    """Return the scores of the run itself if it is a run of a task, then those of the runs that started from it."""
+    """Return the scores of the run itself if it is a task run, then those of the runs that started from it."""
     own_runs = collect(run.run_path) if run.kind not in ("encoder", "pretraining") else []
     from_run = [
         entry
@@ -232,14 +232,14 @@ def _limits(run: OpenRun, lineage: Sequence[Run]) -> list[str]:
     pretraining = _pretrainings(lineage)
     if run.kind in ("encoder", "pretraining"):
         text = _corpus_label(pretraining[0]) if pretraining else ""
-        domain = f", preferably on text similar to its pretraining text ({text})" if text else ""
+        domain = f", preferably on text similar to the pretraining text ({text})" if text else ""
         return [
-            f"It is meant to be finetuned on labeled data{domain}.",
-            "Only the scores in this card were measured; bias was not measured. Its predictions may be wrong.",
+            f"The model is meant to be finetuned on labeled data{domain}.",
+            "Only the scores in this card were measured; bias was not measured. The model's predictions may be wrong.",
         ]
     return [
-        f"It was trained on the labeled data of {node_label(run.saved.config['task'])}; on other kinds of text its "
-        "predictions may be worse.",
+        f"The model was trained on the labeled data of {node_label(run.saved.config['task'])}; on other kinds of text "
+        "its predictions may be worse.",
         "Only the scores in this card were measured; bias was not measured.",
     ]
 
@@ -269,7 +269,7 @@ def _base(settings: CardSettings) -> str:
 
 
 def _facts(run: OpenRun, lineage: Sequence[Run], architecture: str, source: str | None) -> dict[str, str]:
-    """Collect the facts, one line each, by name; facts that the files do not contain are left out."""
+    """Collect the facts, one line each, by name; facts that the run's files do not contain are left out."""
     parameters = sum(parameter.numel() for parameter in run.learner.parameters())
     tokenizer = run.saved.tokenizer
     facts = {
@@ -309,7 +309,7 @@ def _pretraining_facts(stage: Run) -> dict[str, str]:
 
 
 def _phases(stage: Run) -> str:
-    """Describe the phases of a run with their shares of the budget; the last phase has the run's own objective."""
+    """Describe the phases of a run and their shares of the budget; the last phase has the run's own objective."""
     phases, own = stage.config.get("phases"), stage.config["objective"]
     if not isinstance(phases, Mapping):
         return ""
@@ -321,7 +321,7 @@ def _phases(stage: Run) -> str:
 
 
 def _weights(result: Mapping[str, Any]) -> str:
-    """Describe which average of the weights was exported; empty if the weights are not an average."""
+    """Describe the average of weights that was exported; empty if the weights are not an average."""
     weights = result.get("weights")
     return weights if isinstance(weights, str) else ""
 
@@ -352,10 +352,10 @@ def _task_facts(run: OpenRun, origin: Run) -> dict[str, str]:
 
 
 def _budget(result: Mapping[str, Any]) -> str:
-    """Describe the steps, tokens and time of a run; of a run with several seeds, those of one seed."""
+    """Describe the steps, tokens and time of a run; if the run has several seeds, those of one seed on average."""
     steps, tokens, seconds = (number(result.get(key)) for key in ("steps", "tokens", "seconds"))
     seeds = result.get("seeds")
-    if isinstance(seeds, list) and seeds:  # the result of several seeds holds their sums
+    if isinstance(seeds, list) and seeds:  # the result of several seeds holds sums over the seeds
         tokens, seconds = (None if value is None else value / len(seeds) for value in (tokens, seconds))
     texts = [
         None if steps is None else f"{steps:,.0f} steps",
@@ -388,13 +388,13 @@ def _validation(result: Mapping[str, Any]) -> str:
 
 
 def _hub_name(source: str | None) -> str | None:
-    """Return a source that is a name on the hub; None for a local folder, which means nothing on other machines."""
+    """Return the source if it is a name on the hub; None for a local folder, which other machines do not have."""
     name = (source or "").removeprefix("hf:")
     return name if _HUB_NAME.fullmatch(name) and not Path(name).exists() else None
 
 
 def _pretrainings(lineage: Sequence[Run]) -> list[Run]:
-    """Return the runs that trained on text, the last one first."""
+    """Return the pretraining runs, the last one first."""
     return [run for run in lineage if "objective" in run.config and "corpus" in run.config and "task" not in run.config]
 
 

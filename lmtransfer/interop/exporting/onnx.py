@@ -1,14 +1,14 @@
-"""The export of encoders and heads as ONNX files, and the comparison of each file with the packed model.
+"""The export of encoders and heads as ONNX files, and the comparison of each file with the model on packed sequences.
 
 PyTorch's tracing exporter writes the files. The newer exporter, which is based on ``torch.export``, gives the same
-numbers, but takes forty times as long (4 s instead of 0.1 s for two small layers), needs a third package, and writes
-local paths into the file. Tracing can turn a size into a constant in the graph. The comparison detects such constants,
-because it runs the file with different numbers of rows and tokens than the traced example.
+results, but takes forty times as long (4 s instead of 0.1 s for two small layers), needs a third package, and writes
+local paths to the file. Tracing can turn a size into a constant in the graph. The comparison detects such constants,
+because its batches have different numbers of rows and tokens than the traced example.
 
-Shape legend: T tokens or slots, B rows, L slots in a row, D width, E width of a head's input, C logits, V vocabulary.
+No model is implemented a second time: the modules are the same as for packed batches, but their input is a dense block
+of padded rows (``models.padded``).
 
-No model is implemented a second time. The modules are the same as for packed batches, but their input is a dense block
-of padded rows (``models.padded``). The graph is compared with the same modules on packed sequences.
+Shape legend: T tokens, B rows, L slots in a row.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from lmtransfer.objectives.base import Objective
 from lmtransfer.system.optional import import_optional, install_hint
 from lmtransfer.transfer.learner import TaskLearner
 
-#: Largest allowed difference from the packed model, relative to the maximum of 1, the output's largest magnitude, and
-#: the largest sum of magnitudes that cancel in a head.
+#: Largest allowed difference from the packed model, as a fraction of the largest of three values: 1, the largest
+#: magnitude in the output, and the largest sum of magnitudes that cancel in a head.
 TOLERANCE = 1e-5
-#: Version of the operators: the first version with a LayerNorm operator, which runtimes since 2022 support.
+#: Version of the operators: the first with a LayerNorm operator, supported by runtimes since 2022.
 OPSET = 17
-#: Maximum size of a single file (a limit of protobuf), minus room for everything except weights.
+#: Maximum size of the weights: a single file can hold 2 GiB (a limit of protobuf), of which the graph needs a little.
 _MAX_BYTES = 2**31 - 2**24
-#: Row lengths, in tokens, of the batches for the comparison; rows are cut to the model's maximum length.
+#: Row lengths, in tokens, of the batches for the comparison; rows are truncated to the model's maximum length.
 _COMPARED = ((1,), (6,), (3, 40, 1, 17), (130, 9, 64))
 
 
@@ -52,11 +52,11 @@ class DenseModel(nn.Module):
 
     Args:
         objective: a pretraining objective with logits for each token, bound to the encoder; or None.
-        task: a task's model on the encoder; or None. Without objective and task, the graph outputs the last layer.
+        task: a task's model on the encoder; or None. Without objective and task, the output is the last layer.
 
     Attributes:
-        per_row: whether there is one output a row, (B, ...), not one a token, (B, L, ...).
-        cancellation: the largest sum of magnitudes that cancel in a head, see ``transfer.heads.base.Head``.
+        per_row: whether there is one output per row, (B, ...), as opposed to one per token, (B, L, ...).
+        cancellation: the largest sum of magnitudes that cancel in a head; see ``transfer.heads.base.Head``.
     """
 
     def __init__(
@@ -82,15 +82,15 @@ class DenseModel(nn.Module):
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
     ) -> tuple[Tensor, ...]:
-        """Compute the outputs named in ``outputs``.
+        """Compute the outputs that ``outputs`` names.
 
         Args:
-            input_ids: token ids, int64, (B, L): at least one real token per row, with padding (any ids) on the right.
-            attention_mask: 1 at real tokens, 0 at padding, int64, (B, L).
-            token_type_ids: segment ids, int64, (B, L); for encoders with segment embeddings.
+            input_ids: token ids, int64, (B, L): at least one real token per row, and padding (any ids) on the right.
+            attention_mask: 1 for real tokens, 0 for padding, int64, (B, L).
+            token_type_ids: segment ids, int64, (B, L), for encoders with segment embeddings.
 
         Returns:
-            float32, (B, L, ...), meaningless at padding, or (B, ...).
+            float32, (B, L, ...), with meaningless values for padding, or (B, ...).
         """
         rows, length = input_ids.shape
         real_BL = attention_mask.bool()
@@ -129,11 +129,12 @@ class DenseModel(nn.Module):
 
 
 def _problem(encoder: Encoder, task: TaskLearner | None) -> str | None:
-    """Explain why these parts do not support padded rows; None if they do."""
+    """Explain why an encoder or a task's model does not support padded rows; None if both do."""
     if not encoder.reads_padded:
         return (
             f"{type(encoder).__name__} is not a plain stack of transformer layers; only such stacks (BERT, RoBERTa, "
-            "ALBERT, ELECTRA, DistilBERT, GPT, modern) give the same results on padded rows; export it as safetensors"
+            "ALBERT, ELECTRA, DistilBERT, GPT, modern) give the same results on padded rows; export the run with "
+            "format=auto"
         )
     if task is None:
         return None
@@ -145,23 +146,23 @@ def _problem(encoder: Encoder, task: TaskLearner | None) -> str | None:
     if not task.reading.reads_padded:
         return "transfer.mix_layer_norm=true normalizes over packed sequences; train with transfer.mix_layer_norm=false"
     if not task.head.graph_outputs:
-        return "a head with answers other than spans (yes, no, unknown) has no published counterpart"
+        return "a head that answers questions with yes, no or unknown in addition to spans has no published counterpart"
     return None
 
 
 def write_onnx(run: OpenRun, folder: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Write ``model.onnx`` and the tokenizer's files."""
+    """Write ``model.onnx`` and the tokenizer's files, and return notes and results of checks."""
     notes = list(run.notes)
     try:
         words = run.write_tokenizer(folder)
         notes += words.notes
         if words.pad_id == run.encoder.vocab_size:
-            _add_row_of_padding(run)
+            _add_padding_row(run)
     except CheckpointError as error:
         run.saved.tokenizer.save(folder / "tokenizer")
         notes.append(
-            "the tokenizer is written to tokenizer/ in the format of lmtransfer, because transformers has no tokenizer "
-            f"for this model: {error}"
+            "the tokenizer was written to tokenizer/ in the format of lmtransfer, because transformers has no such "
+            f"tokenizer: {error}"
         )
     written = _graph(run, folder, notes)
     what = f"{written.path.name}: inputs {', '.join(written.inputs)}; outputs {', '.join(written.outputs)}"
@@ -172,8 +173,8 @@ def write_onnx(run: OpenRun, folder: Path) -> tuple[tuple[str, ...], tuple[str, 
 
 
 @torch.no_grad()
-def _add_row_of_padding(run: OpenRun) -> None:
-    """Add one row of zeros for padding to the token embedding and all other tensors with one row per token."""
+def _add_padding_row(run: OpenRun) -> None:
+    """Add one row of zeros for padding to the token embedding and to all other tensors with one row per token."""
     encoder = run.encoder
     if encoder.token_embedding is None:
         return
@@ -200,7 +201,7 @@ def _graph(run: OpenRun, folder: Path, notes: list[str]) -> OnnxFile:
     first = exportable[0] if exportable else None
     rest = [objective.name for objective in run.objectives if objective is not first]
     if rest:
-        notes.append(f"the graph does not include the head of {', '.join(rest)}")
+        notes.append(f"the head of {', '.join(rest)} is left out: an ONNX file holds only one head for tokens")
     return export_onnx(encoder=run.encoder, folder=folder, objective=first)
 
 
@@ -209,7 +210,7 @@ class OnnxFile:
     """A written graph.
 
     Attributes:
-        difference: difference from the packed model, in the unit of ``TOLERANCE``; None if it was not compared.
+        difference: largest relative difference from the packed model, as in ``TOLERANCE``; None if not compared.
     """
 
     path: Path
@@ -234,8 +235,8 @@ def export_onnx(
 
     Args:
         encoder: encoder in float32 on the CPU; this function sets all modules to evaluation mode.
-        labels: names of the outputs of a task's head, in order. The file's metadata holds them as JSON under the key
-            ``labels``.
+        labels: names of the outputs of a task's head, in order; they are stored in the file's metadata as JSON, under
+            the key ``labels``.
     """
     onnx = import_optional("onnx", work="ONNX export", error=CheckpointError)
     model = DenseModel(encoder=encoder, objective=objective, task=task).eval()
@@ -243,7 +244,7 @@ def export_onnx(
     if size > _MAX_BYTES:
         raise CheckpointError(
             f"no ONNX export: the weights take {size / 2**30:.1f} GB, but a single ONNX file can hold at most 2 GB; "
-            "export the model as safetensors"
+            "export the run with format=auto"
         )
     folder.mkdir(parents=True, exist_ok=True)
     path, unchecked = folder / "model.onnx", folder / ".model.onnx.unchecked"
@@ -263,9 +264,9 @@ def export_onnx(
 
 
 def compare(model: DenseModel, path: Path) -> tuple[float | None, tuple[str, ...]]:
-    """Measure the largest difference between a file and the packed model, in the unit of ``TOLERANCE``.
+    """Measure the largest relative difference between a file and the packed model, as in ``TOLERANCE``.
 
-    Without onnxruntime, return None and a note.
+    If onnxruntime is not installed, return None and a note.
     """
     unavailable = install_hint("onnxruntime")
     if unavailable is not None:
@@ -292,8 +293,8 @@ def compare(model: DenseModel, path: Path) -> tuple[float | None, tuple[str, ...
                 worst = max(worst, float(np.abs(output - reference).max()) / max(scale, float(np.abs(reference).max())))
     if worst > TOLERANCE:
         raise CheckpointError(
-            f"the ONNX graph of {type(encoder).__name__} ({model.what}) differs from the model by {worst:.1e} of its "
-            f"largest output, more than {TOLERANCE:.0e}: nothing was written; please report it"
+            f"the ONNX graph of {type(encoder).__name__} ({model.what}) differs from the model by {worst:.1e} of the "
+            f"largest output, more than {TOLERANCE:.0e}: nothing was exported; please report this error"
         )
     return worst, ()
 
@@ -301,7 +302,7 @@ def compare(model: DenseModel, path: Path) -> tuple[float | None, tuple[str, ...
 def pad_rows(
     tokens: list[np.ndarray], segments: list[np.ndarray] | None = None, *, filler: int = 0
 ) -> dict[str, np.ndarray]:
-    """Pad rows on the right to the length of the longest row, as inputs of a graph."""
+    """Pad rows on the right to the length of the longest row, and return them as inputs of a graph."""
     shape = (len(tokens), max(map(len, tokens)))
     fed = {name: np.zeros(shape, np.int64) for name in ("input_ids", "attention_mask", "token_type_ids")}
     fed["input_ids"][:] = filler
@@ -318,7 +319,8 @@ def _write(model: DenseModel, path: Path, inputs: tuple[str, ...]) -> None:
     sizes = {0: "batch", 1: "length"}
     with torch.no_grad(), _missing_operators(), warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # see the docstring of this module
-        warnings.simplefilter("ignore", torch.jit.TracerWarning)  # about constant sizes, which the comparison detects
+        # TracerWarnings are about constant sizes, which the comparison detects.
+        warnings.simplefilter("ignore", torch.jit.TracerWarning)
         torch.onnx.export(
             model,
             tuple(torch.from_numpy(fed[name]) for name in inputs),
@@ -344,7 +346,7 @@ def _rms_norm(graph: Any, states: Any, shape: list[int], weight: Any, eps: float
 
 
 def _or(graph: Any, left: Any, right: Any) -> Any:
-    """``left |= right`` as an out-of-place operator, even where the in-place form is traced."""
+    """``left | right``, for the in-place form ``left |= right``."""
     return graph.op("Or", left, right)
 
 
@@ -353,7 +355,7 @@ _OPERATORS: dict[str, Callable[..., Any]] = {"aten::rms_norm": _rms_norm, "aten:
 
 @contextmanager
 def _missing_operators() -> Iterator[None]:
-    """Register, within the block, operators that our layers need and the exporter lacks."""
+    """Register, inside the block, operators that our layers need and the exporter lacks."""
     for name, operator in _OPERATORS.items():
         register_custom_op_symbolic(name, operator, OPSET)
     try:

@@ -1,4 +1,4 @@
-"""A run opened for export: its encoder and heads, built and loaded."""
+"""A run opened for export, with its encoder and heads loaded; and the export of a whole run (format=run)."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 from huggingface_hub import ModelCardData
 from torch import Tensor, nn
 
 from lmtransfer.config.component import build
-from lmtransfer.errors import CheckpointError, RunDirectoryError
-from lmtransfer.interop.families.family import Family
+from lmtransfer.errors import RunDirectoryError
+from lmtransfer.interop.families.family import Family, HeadKind
 from lmtransfer.interop.families.index import family_of_model
 from lmtransfer.interop.open_run import open_saved, task_run_folders
+from lmtransfer.interop.tokenizers.tokenizer_files import read_object
 from lmtransfer.interop.tokenizers.written_tokenizer import WrittenTokenizer, write_tokenizer
 from lmtransfer.models.base import Encoder
 from lmtransfer.objectives.base import Objective
@@ -25,7 +26,6 @@ from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.runs.saved import CheckpointName, SavedRun, new_encoder
 from lmtransfer.runs.trust import OWN_MARK
 from lmtransfer.system.printable import printable
-from lmtransfer.system.safe_files import read_json
 from lmtransfer.training.weights import read_weights, weights
 from lmtransfer.transfer.experiment.part_run import task_of
 from lmtransfer.transfer.learner import TaskLearner
@@ -34,17 +34,15 @@ from lmtransfer.transfer.method import TransferMethod
 #: Folders inside a run that hold the output of other commands.
 _OUTPUT_FOLDERS = frozenset({"onnx", "report", "figures", "tensorboard"})
 
-#: Kind of the heads on the encoder: none, those of pretraining objectives, or the head of a task.
-HeadKind = Literal["encoder", "pretraining", "classification", "multi_label", "choice", "regression", "tagging", "span"]
 #: Path of an imported run's original config.json, relative to the run directory.
 PUBLISHED_CONFIG = Path("published", "config.json")
 
 
 def write_run(directory: RunDirectory, folder: Path, *, name: str, place: str, on_hub: bool) -> None:
-    """Copy the files of a run and write a card that says how to use them.
+    """Copy the files of a run, and add a card with instructions.
 
     Args:
-        place: location of the copy for its users: a folder, or ``owner/name`` on the hub.
+        place: location of the copy to name on the card: a folder, or ``owner/name`` on the hub.
     """
     try:
         hold(directory.path)
@@ -54,7 +52,7 @@ def write_run(directory: RunDirectory, folder: Path, *, name: str, place: str, o
             "or stop it with Ctrl-C (it then saves the run)"
         ) from None
     except OSError:
-        pass  # if this process cannot write to the run, no other process of this user is writing to it
+        pass  # if this process cannot write to the run, no other process of this user can
     for path in run_files(directory.path):
         copy = folder / path.relative_to(directory.path)
         copy.parent.mkdir(parents=True, exist_ok=True)
@@ -87,23 +85,22 @@ def _card(directory: RunDirectory, name: str, place: str, on_hub: bool) -> str:
 
 
 class BareEncoder(nn.Module):
-    """An encoder without heads, under the parameter names that checkpoints use."""
+    """An encoder without heads, with the parameter names of checkpoints."""
 
     def __init__(self, encoder: Encoder) -> None:
         super().__init__()
         self.encoder = encoder
 
 
-#: An encoder with its heads.
-ExportLearner = PretrainingLearner | TaskLearner | BareEncoder
+ExportLearner = PretrainingLearner | TaskLearner | BareEncoder  #: an encoder with its heads, if any
 
 
 @dataclass(frozen=True, slots=True)
 class OpenRun:
     """A run with its weights."""
 
-    saved: SavedRun  #: the run; for a run with several seeds, one of the seeds
-    run_path: Path  #: path of the run that the user gave; for a run with several seeds, the parent of ``saved``
+    saved: SavedRun  #: the run; if it has several seeds, one of the seeds
+    run_path: Path  #: path of the run that the user named; if it has several seeds, the parent of ``saved``
     checkpoint: Path
     learner: ExportLearner
     kind: HeadKind
@@ -117,7 +114,7 @@ class OpenRun:
 
     @property
     def objectives(self) -> list[Objective]:
-        """The objectives of pretraining; none for a run of a task."""
+        """The objectives of a pretraining run; none for a task run."""
         return self.learner.objective_list() if isinstance(self.learner, PretrainingLearner) else []
 
     @property
@@ -126,7 +123,7 @@ class OpenRun:
         return family_of_model(self.saved.config["model"])[0]
 
     def write_tokenizer(self, folder: Path) -> WrittenTokenizer:
-        """Write the tokenizer's files in the format of transformers; see ``interop.tokenizers.written_tokenizer``."""
+        """Write the tokenizer's files in the format of transformers."""
         return write_tokenizer(
             self.saved.tokenizer,
             folder,
@@ -144,7 +141,7 @@ class OpenRun:
 
     @property
     def losses(self) -> dict[str, Any]:
-        """The component nodes of the objectives by name; empty for a run of a task."""
+        """The component nodes of the objectives by name; empty for a task run."""
         return _losses(self.saved.config) if self.kind == "pretraining" else {}
 
     @property
@@ -157,14 +154,11 @@ class OpenRun:
     @property
     def published_config(self) -> dict[str, Any]:
         """The original config.json of an imported run; empty for other runs."""
-        path = self.saved.path / PUBLISHED_CONFIG
-        if not path.exists():
-            return {}
-        return read_json(path, dict[str, Any], error=CheckpointError, finite=False)
+        return read_object(self.saved.path / PUBLISHED_CONFIG)
 
 
 def open_run(path: str, *, checkpoint: CheckpointName | None) -> OpenRun:
-    """Open the run at the user's path (of a run with several seeds, the first seed), and load its weights."""
+    """Open the run at the user's path, and load the weights; of several seeds, the first one is opened."""
     saved = open_saved(_folder(path), key="run")
     given = Path(path).expanduser().absolute()
     run_path = given if given in saved.path.parents else saved.path
@@ -183,20 +177,22 @@ def open_run(path: str, *, checkpoint: CheckpointName | None) -> OpenRun:
     )
     _fold(learner)
     notes = (
-        (f"no objective of the run has these tensors, so they are left out: {', '.join(unknown)}",) if unknown else ()
+        (f"these tensors are left out, because no objective of the run has them: {', '.join(unknown)}",)
+        if unknown
+        else ()
     )
     return OpenRun(saved, run_path, folder, learner.eval(), kind, labels, notes)
 
 
 def build_learner(saved: SavedRun, encoder: Encoder) -> ExportLearner:
-    """Build the heads to export, with random weights, on an encoder."""
+    """Put the run's heads, with random weights, on an encoder."""
     learner = _learner_maker(saved)[0](encoder)
     _fold(learner)
     return learner
 
 
 def _fold(learner: ExportLearner) -> None:
-    """Fold into plain weights what other formats lack: weights stored in parts, and a probe's standardization."""
+    """Fold into plain weights what other formats lack: factored weights, and a probe's standardization."""
     if isinstance(learner, PretrainingLearner):
         for objective in learner.objective_list():
             objective.fold_weights()
@@ -205,7 +201,7 @@ def _fold(learner: ExportLearner) -> None:
 
 
 def _learner_maker(saved: SavedRun) -> tuple[Callable[[Encoder], ExportLearner], HeadKind, tuple[str, ...]]:
-    """Return a function that builds the learner of a run on an encoder, the kind of its heads, and its labels."""
+    """Return a function that puts the run's heads on an encoder, the kind of the heads, and the label names."""
     if "transfer" in saved.config and "task" in saved.config:
         task = task_of(saved)
         method: TransferMethod = build(saved.component("transfer"))
@@ -231,7 +227,7 @@ def _losses(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _folder(path: str) -> str | Path:
-    """Return the run itself or the first seed of a task's run; other problems are reported when the run is opened."""
+    """Return the path of the run, or of its first seed; problems are reported later, when the run is opened."""
     try:
         return task_run_folders(path)[0]
     except RunDirectoryError:

@@ -1,1 +1,1 @@
-"""Published families, one per file: tables that map their tensor names and settings to ours."""
+"""Published families, one per file: tables that map published tensor names and settings to ours."""

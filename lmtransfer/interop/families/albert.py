@@ -1,7 +1,7 @@
 """ALBERT in the layout of Hugging Face transformers.
 
-The key map names the tensors of the first layer, which all layers share. Published checkpoints with several groups of
-layers are not supported.
+All layers share the tensors of the first layer, so the key map contains only this layer. Published checkpoints with
+several groups of layers are not supported.
 """
 
 from __future__ import annotations
@@ -14,17 +14,18 @@ from lmtransfer.interop.families.family import (
     FixedKey,
     PretrainingArchitecture,
     PretrainingHead,
+    Rewrite,
     TaskArchitecture,
+    linear,
     task_heads,
 )
-from lmtransfer.interop.families.key_map import Rewrite, linear
 from lmtransfer.models.albert import AlbertEncoder
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
 from lmtransfer.objectives.pair_label import SentenceOrderPrediction
 
 _OURS, _THEIRS = "stack.layers.0", "encoder.albert_layer_groups.0.albert_layers.0"
 
-#: Published names that hold no weights.
+#: Published tensors that hold no weights.
 IGNORED = (r"embeddings\.position_ids",)
 
 #: ``transformers.AlbertModel`` with one group of layers, and our post-norm ``AlbertEncoder`` with ``share="all"``.
@@ -54,7 +55,7 @@ _MLM = [
 _SOP = linear("sop.classifier", "sop_classifier.classifier")
 
 _HIDDEN_ACT = activation("hidden_act", "gelu_new")
-_ONE_GROUP = "lmtransfer shares one layer's weights among all layers"
+_ONE_GROUP = "in lmtransfer's ALBERT all layers share the weights of one layer"
 _CLASSIFIER = TaskArchitecture(
     name="AlbertForSequenceClassification",
     key_map=linear("output", "classifier"),
@@ -83,7 +84,6 @@ ALBERT_FAMILY = Family(
     key_map=ALBERT,
     ignored_patterns=IGNORED,
     alias_patterns=(r"stack\.layers\.[1-9]\d*\..*",),
-    pooler=True,
     body="AlbertModel",
     heads=(
         PretrainingHead(

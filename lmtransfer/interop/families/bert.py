@@ -1,7 +1,4 @@
-"""BERT and MegatronBert in the layout of Hugging Face transformers.
-
-Our names are those of ``BertEncoder`` for the encoder, and those of the objectives for the heads.
-"""
+"""BERT and MegatronBert in the layout of Hugging Face transformers."""
 
 from __future__ import annotations
 
@@ -18,11 +15,12 @@ from lmtransfer.interop.families.family import (
     PretrainingArchitecture,
     PretrainingHead,
     Quirks,
+    Rewrite,
     TaskArchitecture,
     Tensors,
+    linear,
     task_heads,
 )
-from lmtransfer.interop.families.key_map import Rewrite, linear
 from lmtransfer.models.bert import BertEncoder
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
 from lmtransfer.objectives.pair_label import NextSentencePrediction
@@ -48,7 +46,7 @@ BLOCKS = [
 ]
 POOLER = linear("pooler.dense", "pooler.dense")
 
-#: Published names that hold no weights.
+#: Published tensors that hold no weights.
 IGNORED = (r"embeddings\.position_ids", r"embeddings\.token_type_ids")
 
 #: ``transformers.BertModel`` and our post-norm ``BertEncoder``.
@@ -78,14 +76,14 @@ _MLM = [
 ]
 _NSP = linear("nsp.classifier", "cls.seq_relationship")
 
-#: Our names of activations, with the names that transformers writes for them.
+#: The published name of each of our activations.
 ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu"}
-#: Other published names of the same functions, with our names.
+#: Our name for each other published name of these activations.
 MORE_ACTIVATIONS = {"gelu_pytorch_tanh": "gelu_tanh", "gelu_fast": "gelu_tanh", "gelu_python": "gelu"}
 
 
 def activation(key: str, default: str = "gelu") -> ConfigSetting:
-    """Return the setting of an activation whose key in config.json is ``key``."""
+    """Return the setting for the activation under a key of config.json."""
     return ConfigSetting("activation", key, default, str, ACTIVATIONS, MORE_ACTIVATIONS)
 
 
@@ -104,7 +102,7 @@ DROPOUTS = (
     ConfigSetting("attention_dropout", "attention_probs_dropout_prob", 0.1, float, is_used=False),
 )
 SEGMENTS = ConfigSetting("num_segments", "type_vocab_size", 2)
-#: Keys of BERT's format for which lmtransfer supports one value only.
+#: Keys of BERT's format for which lmtransfer supports only one value.
 FIXED = (
     FixedKey("position_embedding_type", "absolute", "lmtransfer computes absolute positions only"),
     FixedKey("is_decoder", False, "lmtransfer reads encoders only and does not compute a decoder's mask and cache"),
@@ -122,7 +120,7 @@ class OneSegmentRow(Quirks):
             return tensors
         row = tensors[segment]
         if row.shape != (1, *tensors[position].shape[1:]):
-            return tensors  # the shape is wrong, which ``check_tensors`` reports
+            return tensors  # check_tensors reports the wrong shape
         if row.any():
             notes.append("the only row of the segment embedding is added to the position embedding")
         return {name: tensor for name, tensor in tensors.items() if name != segment} | {
@@ -167,7 +165,6 @@ def _family(kind: str, model_type: str, norm: str, key_map: list[Rewrite]) -> Fa
         config=ConfigTable(_SETTINGS, FIXED, implied_values={"norm": norm}),
         key_map=key_map,
         ignored_patterns=IGNORED,
-        pooler=True,
         body=f"{kind}Model",
         heads=(MLM_HEAD, NSP_HEAD),
         pretraining=(

@@ -9,15 +9,16 @@ from lmtransfer.interop.families.family import (
     Family,
     PretrainingArchitecture,
     PretrainingHead,
+    Rewrite,
     TaskArchitecture,
+    linear,
     task_heads,
 )
-from lmtransfer.interop.families.key_map import Rewrite, linear
 from lmtransfer.models.distilbert import DistilBertEncoder
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
 
 _OURS, _THEIRS = "stack.layers.{i}", "transformer.layer.{i}"
-#: Epsilon of its LayerNorms, which is not configurable.
+#: Epsilon of all LayerNorms, which config.json does not contain.
 _NORM_EPS = 1e-12
 
 #: ``transformers.DistilBertModel`` and our ``DistilBertEncoder``.

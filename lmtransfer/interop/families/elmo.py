@@ -1,8 +1,7 @@
-"""The conversion of published ELMo models (allenai/bilm-tf) to our settings and tensors.
+"""The conversion of published ELMo models (allenai/bilm-tf) to our settings and tensors; there is no way back.
 
-The tensors are renamed and rearranged; the conversion works in this direction only. TensorFlow's matrices are
-(in, out). Its LSTM cells stack the gates in the order input, new, forget, output, concatenate input and state, and add
-1 to the forget gate in addition to the bias.
+TensorFlow stores matrices as (in, out). An LSTM cell of TensorFlow has one matrix for input and state, stacks the gates
+in the order input, new, forget, output, and adds 1 to the forget gate in addition to the bias.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ from lmtransfer.system.safe_files import irregularity
 
 _FORGET_BIAS = 1.0
 _ACTIVATIONS = ("relu", "tanh")
-#: Upper bound on counts, above those of all published models. A larger number means that the file is broken or hostile.
-_MAX_COUNT = 10**6
-#: Maximum ratio of a tensor's bytes to the bytes of its file. Weights hardly compress, so a larger ratio is an attack.
+#: Upper bound on sizes, above those of all published models. A larger value means that the file is broken or hostile.
+_MAX_SIZE = 10**6
+#: Maximum ratio of a tensor's size to the size of its file. Weights hardly compress, so a larger ratio is an attack.
 _MAX_EXPANSION = 100
 
 
@@ -31,19 +30,19 @@ def elmo_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
     try:
         lstm, characters = options["lstm"], options["char_cnn"]
         arguments = {
-            "dim": 2 * _count(lstm["projection_dim"]),
-            "num_layers": _count(lstm["n_layers"], most=100),
-            "cell_dim": _count(lstm["dim"]),
-            "char_dim": _count(characters["embedding"]["dim"]),
-            "filters": [[_count(width, most=50), _count(number)] for width, number in characters["filters"]],
-            "num_highway": _count(characters["n_highway"], most=100),
+            "dim": 2 * _size(lstm["projection_dim"]),
+            "num_layers": _size(lstm["n_layers"], most=100),
+            "cell_dim": _size(lstm["dim"]),
+            "char_dim": _size(characters["embedding"]["dim"]),
+            "filters": [[_size(width, most=50), _size(count)] for width, count in characters["filters"]],
+            "num_highway": _size(characters["n_highway"], most=100),
             "activation": characters["activation"],
             "skip_connections": bool(lstm.get("use_skip_connections", False)),
             "cell_clip": _clip(lstm.get("cell_clip")),
             "proj_clip": _clip(lstm.get("proj_clip")),
         }
     except KeyError as error:
-        raise CheckpointError(f"options.json of the ELMo model: the setting {error} is missing") from None
+        raise CheckpointError(f"options.json of the ELMo model lacks the setting {error}") from None
     except (TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(f"options.json of the ELMo model: {error}") from None
     if arguments["activation"] not in _ACTIVATIONS:
@@ -54,7 +53,7 @@ def elmo_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
     return arguments
 
 
-def _count(value: Any, *, most: int = _MAX_COUNT) -> int:
+def _size(value: Any, *, most: int = _MAX_SIZE) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= most:
         raise ValueError(f"{value!r} is not a valid encoder size")
     return value
@@ -69,7 +68,7 @@ def _clip(value: Any) -> float | None:
 
 
 def elmo_weight_file(folder: Path) -> Path:
-    """Find the only weight file in the folder of ``options.json``."""
+    """Return the weight file in the folder of ``options.json``, which must hold exactly one."""
     files = sorted(path for path in Path(folder).glob("*.hdf5") if "weights" in path.name)
     if len(files) != 1:
         names = ", ".join(path.name for path in files) or "none"
@@ -91,7 +90,7 @@ def read_hdf5(path: Path) -> dict[str, Tensor]:
     def visit(name: str, item: Any) -> None:
         if isinstance(item, h5py.Dataset):
             if item.nbytes > max_bytes:
-                raise ValueError(f"{name} needs {item.nbytes:,} bytes, but the file has only {path.stat().st_size:,}")
+                raise ValueError(f"{name} takes {item.nbytes:,} bytes, but the file has only {path.stat().st_size:,}")
             tensors[name] = torch.from_numpy(item[...])
 
     try:
@@ -105,10 +104,10 @@ def read_hdf5(path: Path) -> dict[str, Tensor]:
 
 
 def elmo_weights(tensors: Mapping[str, Tensor], options: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Convert the tensors of ``weights.hdf5`` to the state of ``ElmoEncoder(**elmo_arguments(options), ...)``.
+    """Convert the tensors of ``weights.hdf5`` to a state_dict of ``ElmoEncoder``.
 
     Args:
-        tensors: tensors by their names in the file, such as ``RNN_0/RNN/MultiRNNCell/Cell0/LSTMCell/W_0``.
+        tensors: the file's tensors by name, such as ``RNN_0/RNN/MultiRNNCell/Cell0/LSTMCell/W_0``.
     """
     try:
         return _layout_of(tensors, elmo_arguments(options))
@@ -125,17 +124,15 @@ def _layout_of(tensors: Mapping[str, Tensor], arguments: Mapping[str, Any]) -> d
         return rest.pop(name)
 
     characters = take("char_embed")
-    # The file does not contain row 0, which means "no character".
+    # The file lacks row 0, which stands for "no character".
     ours = {"characters.embedding.weight": torch.cat([torch.zeros_like(characters[:1]), characters])}
-    for number in range(len(arguments["filters"])):
-        place = f"characters.convolutions.{number}"
-        ours[f"{place}.weight"] = take(f"CNN/W_cnn_{number}")[0].permute(2, 1, 0)
-        ours[f"{place}.bias"] = take(f"CNN/b_cnn_{number}")
-    for number in range(arguments["num_highway"]):
+    for i in range(len(arguments["filters"])):
+        ours[f"characters.convolutions.{i}.weight"] = take(f"CNN/W_cnn_{i}")[0].permute(2, 1, 0)
+        ours[f"characters.convolutions.{i}.bias"] = take(f"CNN/b_cnn_{i}")
+    for i in range(arguments["num_highway"]):
         for part, name in (("gate", "carry"), ("transform", "transform")):
-            place = f"characters.highways.{number}.{part}"
-            ours[f"{place}.weight"] = take(f"CNN_high_{number}/W_{name}").T
-            ours[f"{place}.bias"] = take(f"CNN_high_{number}/b_{name}")
+            ours[f"characters.highways.{i}.{part}.weight"] = take(f"CNN_high_{i}/W_{name}").T
+            ours[f"characters.highways.{i}.{part}.bias"] = take(f"CNN_high_{i}/b_{name}")
     ours["characters.projection.weight"] = take("CNN_proj/W_proj").T
     ours["characters.projection.bias"] = take("CNN_proj/b_proj")
     for direction, stack in enumerate(("forwards", "backwards")):
@@ -152,7 +149,7 @@ def _layout_of(tensors: Mapping[str, Tensor], arguments: Mapping[str, Any]) -> d
 
 
 def _lstm(matrix: Tensor, bias: Tensor, projection: Tensor) -> dict[str, Tensor]:
-    """Convert a cell of ``tf.nn.rnn_cell.LSTMCell`` to the tensors of ``torch.nn.LSTM``."""
+    """Convert the tensors of a TensorFlow ``LSTMCell`` to those of ``torch.nn.LSTM``."""
     i, j, f, o = bias.chunk(4)
     bias = torch.cat([i, f + _FORGET_BIAS, j, o])
     i, j, f, o = matrix.T.chunk(4)

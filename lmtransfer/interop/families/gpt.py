@@ -1,7 +1,4 @@
-"""GPT in the layout of Hugging Face transformers, whose class is named OpenAIGPT.
-
-Its projections are stored as (in, out), like those of GPT-2.
-"""
+"""GPT-2 and GPT in the layout of Hugging Face transformers, which calls GPT OpenAIGPT."""
 
 from __future__ import annotations
 
@@ -13,9 +10,10 @@ from lmtransfer.interop.families.family import (
     FixedKey,
     PretrainingArchitecture,
     PretrainingHead,
+    Rewrite,
+    linear,
     task_heads,
 )
-from lmtransfer.interop.families.key_map import Rewrite, linear
 from lmtransfer.models.gpt import GptEncoder
 from lmtransfer.objectives.language_model import LanguageModel
 
@@ -30,7 +28,7 @@ def projection(ours: str, theirs: str) -> list[Rewrite]:
     ]
 
 
-#: Published names that hold no weights (causal masks).
+#: Published tensors that hold no weights (causal masks).
 IGNORED = (r"h\.\d+\.attn\.(masked_)?bias",)
 
 #: ``transformers.GPT2Model`` and our ``GptEncoder``.
@@ -46,7 +44,7 @@ GPT2 = [
     *linear("stack.final_norm", "ln_f"),
 ]
 
-#: Sizes and dropout; GPT and GPT-2 use the same keys.
+#: Settings with the same keys in GPT and GPT-2.
 SETTINGS = (
     ConfigSetting("dim", "n_embd"),
     ConfigSetting("num_layers", "n_layer"),
@@ -56,7 +54,7 @@ SETTINGS = (
     ConfigSetting("attention_dropout", "attn_pdrop", 0.1, float, is_used=False),
 )
 SPECIALS = {"bos_token_id": "cls", "eos_token_id": "sep"}
-#: The reason why no published head for text classification matches ours.
+#: The reason why no published head for text classification corresponds to ours.
 NO_BIAS = "the published classifier has no bias, but lmtransfer's classifier has one"
 
 GPT2_FAMILY = Family(
@@ -87,7 +85,6 @@ GPT2_FAMILY = Family(
         PretrainingHead(
             objective=LanguageModel,
             repeats={"lm_head.weight": "wte.weight"},
-            architectures=("GPT2LMHeadModel",),
         ),
     ),
     pretraining=(PretrainingArchitecture("GPT2LMHeadModel", {"lm": "logits"}),),
@@ -96,7 +93,7 @@ GPT2_FAMILY = Family(
 )
 
 
-#: Published names that hold no weights (causal masks, position counters).
+#: Published tensors that hold no weights (causal masks, position ids).
 _GPT1_IGNORED = (r"h\.\d+\.attn\.bias", r"position_ids")
 
 #: ``transformers.OpenAIGPTModel`` and our post-norm ``GptEncoder``.
@@ -111,7 +108,7 @@ GPT = [
     *linear(f"{_OURS}.feed_forward_norm", f"{_THEIRS}.ln_2"),
 ]
 
-#: In transformers' OpenAIGPT, "gelu" means the tanh approximation.
+#: OpenAIGPT's "gelu" is the tanh approximation.
 _ACTIVATION = ConfigSetting(
     "activation", "afn", "gelu", str, names={"gelu_tanh": "gelu", "relu": "relu"}, reads={"gelu_new": "gelu_tanh"}
 )
@@ -133,7 +130,6 @@ GPT_FAMILY = Family(
         PretrainingHead(
             objective=LanguageModel,
             repeats={"lm_head.weight": "tokens_embed.weight"},
-            architectures=("OpenAIGPTLMHeadModel",),
         ),
     ),
     pretraining=(PretrainingArchitecture("OpenAIGPTLMHeadModel", {"lm": "logits"}),),

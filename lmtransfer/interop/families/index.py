@@ -1,8 +1,7 @@
-"""The lookup of the family of a published folder or of one of our encoders."""
+"""The list of all published families, and the lookup of a family by config.json or by one of our encoders."""
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,7 +10,7 @@ from lmtransfer.interop.families.albert import ALBERT_FAMILY
 from lmtransfer.interop.families.bert import BERT_FAMILY, MEGATRON_BERT_FAMILY
 from lmtransfer.interop.families.distilbert import DISTILBERT_FAMILY
 from lmtransfer.interop.families.electra import ELECTRA_FAMILY
-from lmtransfer.interop.families.family import Family, NotInTransformers
+from lmtransfer.interop.families.family import Family, NotInTransformers, defaults_of, target_of
 from lmtransfer.interop.families.gpt import GPT2_FAMILY, GPT_FAMILY
 from lmtransfer.interop.families.modern import MODERN_FAMILY
 from lmtransfer.interop.families.roberta import ROBERTA_FAMILY, ROBERTA_PRE_NORM_FAMILY
@@ -34,35 +33,29 @@ FAMILIES: Sequence[Family] = (
 )
 
 
-def supported_model_types() -> str:
-    """List all supported model types, for messages and documentation."""
-    return ", ".join(sorted(name for family in FAMILIES for name in family.model_types))
-
-
 def family_of_config(config: Mapping[str, Any], *, source: str) -> Family:
     """Return the family that config.json names."""
     name = config.get("model_type")
-    if name is None:
-        raise CheckpointError(
-            f"{source}: model_type is missing, as in very old files: add the model_type of the checkpoint, which must "
-            f"be one of {supported_model_types()}"
-        )
     for family in FAMILIES:
         if name in family.model_types:
             return family
-    raise CheckpointError(
-        f"{source}: model_type={name} is not supported: lmtransfer reads {supported_model_types()}, and ELMo"
-    )
+    supported = ", ".join(sorted(name for family in FAMILIES for name in family.model_types))
+    if name is None:
+        raise CheckpointError(
+            f"{source}: model_type is missing, as in very old files: add the model_type of the checkpoint, which must "
+            f"be one of {supported}"
+        )
+    raise CheckpointError(f"{source}: model_type={name} is not supported: lmtransfer reads {supported}, and ELMo")
 
 
 def family_of_model(model: Mapping[str, Any]) -> tuple[Family, dict[str, Any]]:
-    """Return the published family of an encoder, and the encoder's arguments including defaults.
+    """Return the published family of one of our encoders, and all arguments of the encoder, including defaults.
 
     Raises:
         NotInTransformers: transformers has no such model.
     """
     target = str(model.get("_target_"))
-    families = [family for family in FAMILIES if family.target == target]
+    families = [family for family in FAMILIES if target_of(family.encoder) == target]
     name = target.rpartition(".")[2]
     if not families:
         raise NotInTransformers(f"{name} has no counterpart in transformers")
@@ -76,9 +69,3 @@ def family_of_model(model: Mapping[str, Any]) -> tuple[Family, dict[str, Any]]:
             return family, arguments
     fewest = min(misfits, key=len)
     raise NotInTransformers(f"{name} with {', '.join(fewest)} has no counterpart in transformers")
-
-
-def defaults_of(cls: type) -> dict[str, Any]:
-    """Return the default arguments of a class."""
-    parameters = inspect.signature(cls).parameters.values()
-    return {p.name: p.default for p in parameters if p.default is not inspect.Parameter.empty}

@@ -1,15 +1,13 @@
 """ModernBERT in the layout of Hugging Face transformers.
 
-Our names are those of ``ModernEncoder`` for the encoder, and those of the objective ``mlm`` for the head.
-
 Shape legend: D width, K labels.
 
-A published classifier has a dense layer and a LayerNorm before its linear layer, but a head of ours is only linear. It
-is written as a published classifier as follows. The encoder ends with a LayerNorm, so its states are
-x = weight * n + bias, where the entries of n have mean 0, even after averaging over tokens. The dense layer divides by
-the weight of that norm and makes n very small. The LayerNorm only divides such a vector by sqrt(epsilon), because its
-variance is negligible compared to epsilon. The linear layer undoes both scalings. The result is linear up to a relative
-error of 2^-21.
+A published classifier has a dense layer and a LayerNorm before its linear layer, whereas our head is a single linear
+layer. Our head is written in the published form as follows. The encoder ends with a LayerNorm, so its states are
+x = weight * n + bias, where the entries of n have mean 0, even after averaging over tokens. The dense layer subtracts
+the bias, divides by the weight, and makes n very small. The variance of such a small vector is negligible compared to
+epsilon, so the LayerNorm of the classifier only divides the vector by sqrt(epsilon). The linear layer undoes both
+scalings. The result is linear up to a relative error of 2^-21.
 """
 
 from __future__ import annotations
@@ -33,30 +31,30 @@ from lmtransfer.interop.families.family import (
     PretrainingArchitecture,
     PretrainingHead,
     Quirks,
+    Rewrite,
     TaskArchitecture,
     TaskKind,
     Tensors,
+    linear,
 )
-from lmtransfer.interop.families.key_map import Rewrite, linear
 from lmtransfer.models.modern import ModernEncoder
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
 
 #: The activation between the dense layer and the norm must be the identity.
 _CONFIG: Final = {"classifier_activation": "linear"}
 
-#: A note for the user on this form of a head.
 _NOTE: Final = (
     "ModernBERT's classifiers have a dense layer and a norm before the last layer. In this export the three layers "
-    "together compute one linear layer, up to rounding in float32 and bfloat16, and up to about 1 % in float16. To "
-    "continue training with transformers, start from the export of the pretrained encoder"
+    "together compute the run's linear head, up to rounding in float32 and bfloat16, and up to about 1 % in float16. "
+    "To continue training with transformers, start from an export of the pretrained encoder"
 )
 
 #: Scale of the entries of n relative to sqrt(epsilon); a power of two, so that scaling is exact.
 _SMALL = 2.0**-10
 
 _OURS, _THEIRS = "stack.layers.{i}", "layers.{i}"
-#: ``transformers.ModernBertModel`` and our ``ModernEncoder`` with its default arguments. Biases exist only if both have
-#: them (``bias`` here; ``attention_bias``, ``mlp_bias`` and ``norm_bias`` in transformers).
+#: ``transformers.ModernBertModel`` and our ``ModernEncoder`` with default arguments. The rewrites of biases are used
+#: only if the model has biases (``bias`` here; ``attention_bias``, ``mlp_bias`` and ``norm_bias`` in transformers).
 MODERN_BERT = [
     Rewrite("embeddings.token.weight", ("embeddings.tok_embeddings.weight",)),
     *linear("embeddings.norm", "embeddings.norm"),
@@ -68,10 +66,10 @@ MODERN_BERT = [
     *linear(f"{_OURS}.feed_forward.contract", f"{_THEIRS}.mlp.Wo"),
     *linear("stack.final_norm", "final_norm"),
 ]
-#: Published names that hold no weights.
+#: Published tensors that hold no weights.
 IGNORED = (r"rotary_emb\..*",)
-#: The head of ``transformers.ModernBertForMaskedLM`` (with ``classifier_bias`` and ``norm_bias``, as our head has both
-#: biases) and the head of our objective ``mlm``.
+#: The head of ``transformers.ModernBertForMaskedLM``, with ``classifier_bias`` and ``norm_bias``, and the head of our
+#: objective ``mlm``, which always has these biases.
 MLM_HEAD = [
     *linear("mlm.dense", "head.dense"),
     *linear("mlm.norm", "head.norm"),
@@ -87,14 +85,14 @@ def _as_classifier(output: Mapping[str, Tensor], norm: Mapping[str, Tensor], *, 
 
     Args:
         output: the linear head: ``weight``, (K, D), and ``bias``, (K,).
-        norm: the last LayerNorm of the encoder: ``weight``, (D,), and perhaps ``bias``, (D,).
+        norm: the last LayerNorm of the encoder: ``weight``, (D,), and optionally ``bias``, (D,).
     """
     weight_KD, bias_K, scale_D = output["weight"], output["bias"], norm["weight"]
     small = _SMALL * math.sqrt(eps)
     dense_D = small / scale_D
     if not dense_D.isfinite().all():
         raise CheckpointError(
-            "the last norm of the encoder has a weight of 0, so no classifier of ModernBERT has this head"
+            "the last norm of the encoder has a weight of 0, so this head cannot be written as a ModernBERT classifier"
         )
     tensors = {
         "head.dense.weight": torch.diag(dense_D),
@@ -122,13 +120,13 @@ def _from_classifier(tensors: Mapping[str, Tensor], *, eps: float) -> dict[str, 
 class MissingBiases(Quirks):
     """Inserts or drops zero biases in heads and norms where only the published model or only ours has a bias.
 
-    It also reads newer versions of config.json, which list the type of each layer and the rope parameters instead of
-    single numbers, and writes a task's linear head as a published classifier (``_as_classifier``).
+    This class also reads newer versions of config.json, which list layer types and rope parameters, and it writes the
+    linear head of a task as a published classifier (see ``_as_classifier``).
     """
 
     @override
     def read_config(self, config: Config) -> Config:
-        """Convert lists of layer types and rope parameters to the older keys, if the older keys can express them."""
+        """Convert layer types and rope parameters to the older keys, where the older keys can express them."""
         settings = dict(config)
         every = _every(settings.get("layer_types"), settings.get("global_attn_every_n_layers"))
         if every is not None:
@@ -151,8 +149,7 @@ class MissingBiases(Quirks):
         """Drop norm biases that are all zero if the encoder has no biases."""
         if arguments["bias"]:
             return tensors
-        idle = {name for name, tensor in tensors.items() if name.endswith("norm.bias") and not tensor.any()}
-        return {name: tensor for name, tensor in tensors.items() if name not in idle}
+        return {name: tensor for name, tensor in tensors.items() if not name.endswith("norm.bias") or tensor.any()}
 
     @override
     def read_heads(self, tensors: Tensors, config: Config) -> Tensors:
@@ -193,14 +190,17 @@ class MissingBiases(Quirks):
 
 
 def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors whose names begin with a prefix, by names without the prefix."""
+    """Return the tensors of a module by their names inside the module."""
     return {
         name.removeprefix(f"{prefix}."): tensor for name, tensor in tensors.items() if name.startswith(f"{prefix}.")
     }
 
 
 def _every(layers: Any, fallback: Any) -> int | None:
-    """Return the number of layers from one global layer to the next; None if the list is missing or not periodic."""
+    """Return the distance between global layers, in layers; None if the list is missing or not periodic.
+
+    ``fallback`` is the distance to assume if only the first layer is global.
+    """
     if not isinstance(layers, list) or not layers:
         return None
     places = [place for place, kind in enumerate(layers) if kind == "full_attention"]
@@ -257,8 +257,8 @@ MODERN_FAMILY = Family(
             ConfigSetting("attention_dropout", "attention_dropout", 0.0, float, is_used=False),
         ),
         (
-            FixedKey("layer_types", None, "in lmtransfer the first and then every n-th layer has global attention"),
-            FixedKey("rope_parameters", None, "lmtransfer computes rotary positions without scaling"),
+            FixedKey("layer_types", None, "in lmtransfer the first layer and every n-th layer after it are global"),
+            FixedKey("rope_parameters", None, "lmtransfer supports only rotary positions without scaling"),
         ),
         implied_values={"query_key_norm": False, "normalise_first_input": False},
     ),

@@ -1,7 +1,7 @@
-"""RoBERTa in the layout of Hugging Face transformers, including XLM-R and CamemBERT, which are the same model.
+"""RoBERTa in the layout of Hugging Face transformers, including XLM-R and CamemBERT, which have the same architecture.
 
-The key maps describe a ``RobertaEncoder`` with ``positions_from_two`` and ``type_row``, whose tensors equal the
-published ones; ``add_published_tables`` converts the tensors of an encoder without these options.
+The key maps describe a ``RobertaEncoder`` with ``positions_from_two`` and ``type_row``, whose tensors are those of the
+published model. For an encoder without these options, ``add_published_rows`` adds the missing rows.
 """
 
 from __future__ import annotations
@@ -13,7 +13,17 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from lmtransfer.interop.families.bert import BLOCKS, DROPOUTS, EMBEDDINGS, FIXED, HIDDEN_ACT, NORM_EPS, POOLER, SIZES
+from lmtransfer.interop.families.bert import (
+    BLOCKS,
+    DROPOUTS,
+    EMBEDDINGS,
+    FIXED,
+    HIDDEN_ACT,
+    IGNORED,
+    NORM_EPS,
+    POOLER,
+    SIZES,
+)
 from lmtransfer.interop.families.family import (
     Config,
     ConfigTable,
@@ -22,19 +32,17 @@ from lmtransfer.interop.families.family import (
     PretrainingArchitecture,
     PretrainingHead,
     Quirks,
+    Rewrite,
     TaskArchitecture,
     Tensors,
+    linear,
     task_heads,
 )
-from lmtransfer.interop.families.key_map import Rewrite, linear
 from lmtransfer.models.roberta import PUBLISHED_OFFSET, RobertaEncoder
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
 
 _POSITION, _TYPE = "embeddings.position_embeddings.weight", "embeddings.token_type_embeddings.weight"
 _OURS, _THEIRS = "stack.layers.{i}", "encoder.layer.{i}"
-
-#: Published names of counters, which are not weights.
-IGNORED = (r"embeddings\.position_ids", r"embeddings\.token_type_ids")
 
 #: ``transformers.RobertaModel`` and our post-norm ``RobertaEncoder``.
 ROBERTA = [
@@ -63,8 +71,8 @@ MLM_HEAD = [
 ]
 
 
-def add_published_tables(tensors: Mapping[str, Tensor], *, offset: int = PUBLISHED_OFFSET) -> dict[str, Tensor]:
-    """Add the published position offset and type row to an encoder's tensors, without changing what it computes.
+def add_published_rows(tensors: Mapping[str, Tensor], *, offset: int) -> dict[str, Tensor]:
+    """Add the unused position rows and the type row of the published layout, which do not change the hidden states.
 
     Args:
         offset: published position of the first token; transformers counts from ``config.pad_token_id + 1``.
@@ -76,9 +84,9 @@ def add_published_tables(tensors: Mapping[str, Tensor], *, offset: int = PUBLISH
 
 
 class PositionOffset(Quirks):
-    """Counts positions from the padding id plus 1, and adds the single type row to every token.
+    """Converts positions, which transformers counts from the padding id plus 1, and the single type row.
 
-    Published checkpoints have padding id 1. With another padding id, as in folders that this package writes, reading
+    Published checkpoints have padding id 1. With another padding id, as in folders that lmtransfer writes, reading
     drops the position rows that no token uses.
     """
 
@@ -109,7 +117,7 @@ class PositionOffset(Quirks):
             return
         if published and offset != PUBLISHED_OFFSET:
             body[_POSITION] = body[_POSITION][PUBLISHED_OFFSET:]
-        body |= add_published_tables(body, offset=0 if published and offset == PUBLISHED_OFFSET else offset)
+        body |= add_published_rows(body, offset=0 if published and offset == PUBLISHED_OFFSET else offset)
 
 
 def _pad(config: Mapping[str, Any]) -> int | None:
@@ -127,7 +135,7 @@ _MLM = PretrainingHead(
 _SETTINGS = (*SIZES, HIDDEN_ACT, NORM_EPS, *DROPOUTS)
 _FIXED = (
     *FIXED,
-    FixedKey("type_vocab_size", 1, "RoBERTa has no segment ids in lmtransfer"),
+    FixedKey("type_vocab_size", 1, "lmtransfer's RoBERTa has no segment ids"),
 )
 
 
@@ -144,7 +152,6 @@ def _family(kind: str, model_types: tuple[str, ...], prefix: str, norm: str, key
         config=ConfigTable(_SETTINGS, _FIXED, implied_values={"norm": norm}),
         key_map=[*key_map, *POOLER],
         ignored_patterns=IGNORED,
-        pooler=True,
         body=f"{kind}Model",
         heads=(_MLM,),
         pretraining=(PretrainingArchitecture(f"{kind}ForMaskedLM", {"mlm": "logits"}),),

@@ -1,7 +1,7 @@
-"""Transformer-XL in the layout of Hugging Face transformers 4, as TransfoXL. Transformers 5 has no such class.
+"""Transformer-XL in the layout of the class TransfoXL of Hugging Face transformers 4; version 5 has no such class.
 
-Only models that our encoder can compute are supported: those with a single embedding for all words (not adaptive) and a
-single pair of biases for all layers. The published WikiText-103 model has adaptive embeddings, so it is rejected.
+Our encoder supports only models with one embedding for all words, as opposed to adaptive embeddings, and one pair of
+biases for all layers. The published WikiText-103 model has adaptive embeddings, so it is rejected.
 """
 
 from __future__ import annotations
@@ -13,14 +13,23 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from lmtransfer.interop.families.family import Config, ConfigSetting, ConfigTable, Family, FixedKey, Quirks, Tensors
-from lmtransfer.interop.families.key_map import Rewrite, linear
+from lmtransfer.interop.families.family import (
+    Config,
+    ConfigSetting,
+    ConfigTable,
+    Family,
+    FixedKey,
+    Quirks,
+    Rewrite,
+    Tensors,
+    linear,
+)
 from lmtransfer.models.transformer_xl import TransformerXlEncoder
 
 _OURS, _THEIRS = "stack.layers.{i}", "layers.{i}"
 _ATTENTION = f"{_THEIRS}.dec_attn"
 
-#: ``transformers.TransfoXLModel``, with its fused projection split into three, and our post-norm
+#: ``transformers.TransfoXLModel``, with the fused projection of each layer split into three, and our post-norm
 #: ``TransformerXlEncoder``.
 TRANSFORMER_XL = [
     Rewrite("token_embedding.weight", ("word_emb.emb_layers.0.weight",)),
@@ -38,7 +47,7 @@ TRANSFORMER_XL = [
 
 
 class FusedProjection(Quirks):
-    """Splits the fused matrix of queries, keys and values, and drops the biases, which files repeat in each layer."""
+    """Splits the fused projection into queries, keys and values, and drops the copies of the biases in each layer."""
 
     @override
     def read_tensors(self, tensors: Tensors, arguments: dict[str, Any], config: Config, notes: list[str]) -> Tensors:
@@ -54,6 +63,8 @@ class FusedProjection(Quirks):
             pieces[name] = tensor
         return pieces
 
+
+_ADAPTIVE = "lmtransfer supports one embedding for all words, but no adaptive embeddings"
 
 TRANSFORMER_XL_FAMILY = Family(
     model_types=("transfo-xl",),
@@ -73,9 +84,9 @@ TRANSFORMER_XL_FAMILY = Family(
             ConfigSetting("attention_dropout", "dropatt", 0.0, float, is_used=False),
         ),
         (
-            FixedKey("div_val", 1, "lmtransfer reads one embedding for all words, not adaptive embeddings", default=4),
-            FixedKey("cutoffs", ([], None), "lmtransfer reads one embedding for all words, not adaptive embeddings"),
-            FixedKey("untie_r", False, "lmtransfer has one pair of biases for all layers", default=True),
+            FixedKey("div_val", 1, _ADAPTIVE, default=4),
+            FixedKey("cutoffs", ([], None), _ADAPTIVE),
+            FixedKey("untie_r", False, "in lmtransfer all layers share one pair of biases", default=True),
             FixedKey("pre_lnorm", False, "lmtransfer's Transformer-XL has an extra LayerNorm after pre-norm layers"),
             FixedKey("attn_type", 0, "lmtransfer computes only the paper's relative attention"),
         ),

@@ -1,9 +1,4 @@
-"""XLNet in the layout of Hugging Face transformers.
-
-Its projections are stored as (in, heads, width), and its output projection as (out, heads, width).
-
-Shape legend: D width, H heads, K head width.
-"""
+"""XLNet in the layout of Hugging Face transformers."""
 
 from __future__ import annotations
 
@@ -21,11 +16,12 @@ from lmtransfer.interop.families.family import (
     PretrainingArchitecture,
     PretrainingHead,
     Quirks,
+    Rewrite,
     TaskArchitecture,
     Tensors,
+    linear,
     task_heads,
 )
-from lmtransfer.interop.families.key_map import Rewrite, linear
 from lmtransfer.models.xlnet import XlnetEncoder
 from lmtransfer.objectives.permutation_lm import PermutationLanguageModel
 
@@ -52,7 +48,7 @@ XLNET = [
 
 
 class ZeroSegments(Quirks):
-    """Adds zero segment vectors if our encoder has none, because the published layers always have segment vectors."""
+    """Adds zero segment vectors if our encoder has none, because published layers always have segment vectors."""
 
     @override
     def write(self, body: Tensors, head: Tensors, config: dict[str, Any], *, arguments: Config, pad_id: int) -> None:

@@ -1,20 +1,20 @@
 """The conversion of a sentencepiece model to the format of Hugging Face's ``tokenizers`` library.
 
-The library gives the same tokens as sentencepiece, with the exceptions below. This module corrects some of them, and
-others cannot be corrected. The converter of transformers corrects none.
+The library differs from sentencepiece in the points below. This module corrects the first one, except for a few rules;
+the others cannot be corrected. The converter of transformers corrects none of them.
 
-- Its ``Precompiled`` normalizer replaces a whole cluster (a letter with its accents) by the replacement of the first
-  characters, so that decomposed text loses its accents. This module puts a mark before each character outside ASCII,
-  which makes clusters of one character. NFC then composes exactly the characters that rules of several characters
-  would have composed, because other marks separate the remaining characters. This misses 21 of the 225,276 rules of
-  nmt_nfkc (letters added in Unicode 16), and 685 of the 226,684 rules of nmt_nfkc_cf (mostly styled capitals with
-  accents, such as a double-struck I with a dot above).
-- It adds scores in float64 for each word, whereas sentencepiece adds them in float32 over the whole text. If two ways
-  to split a word are equally likely up to rounding, the library may choose the other one. With vocabularies of 8,192
-  pieces this happened in 3 to 8 of 28,341 lines (an encyclopedia, reviews, and novels in three languages), nearly all
-  of which contained "...." or "!!!!!". With byte-pair encoding no line differed.
-- It never joins a character that is not a piece with its neighbor in a piece of several characters.
-- It drops U+10FFFE and U+10FFFF, which are not characters, if the model normalizes text at all.
+- The library's ``Precompiled`` normalizer replaces a whole cluster (a letter with its accents) by the replacement of
+  the cluster's first characters, so that decomposed text loses its accents. This module puts a mark before each
+  character outside ASCII, so that every cluster is a single character. NFC then composes exactly the characters that
+  rules for several characters would have composed, because other marks separate the remaining characters. This misses
+  21 of the 225,276 rules of nmt_nfkc (letters added in Unicode 16), and 685 of the 226,684 rules of nmt_nfkc_cf (mostly
+  styled capitals with accents, such as a double-struck I with a dot above).
+- The library adds the scores of each word in float64, whereas sentencepiece adds the scores of the whole text in
+  float32. If two ways to split a word are equally likely up to rounding, the library may choose the other one. With
+  vocabularies of 8,192 pieces this happened in 3 to 8 of 28,341 lines (an encyclopedia, reviews, and novels in three
+  languages), nearly all of which contained "...." or "!!!!!". With byte-pair encoding no line differed.
+- The library never uses a piece of several characters if one of these characters is not itself a piece.
+- The library drops the noncharacters U+10FFFE and U+10FFFF if the model normalizes text at all.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ Prefix = Literal["first", "always"]
 IdLayout = Literal["own", "fairseq"]
 META: Final = "\u2581"
 
-# Noncharacters, which occur neither in rules nor in text.
+# Noncharacters; neither rules nor texts contain them.
 _APART, _NOT_COMPOSED = "\U0010ffff", "\U0010fffe"
 # A line feed gets no mark, because it forms a cluster with a preceding carriage return.
 _EACH_CHARACTER = Regex(r"(?!\A)(?=[^\x00-\x09\x0b-\x7f])")
 _NONE: Final = "[]"
 _BYTE_PIECE = Regex("<(?=0x[0-9A-F]{2}>)")
-#: Amount by which control pieces score below all other pieces, so that text never becomes a control piece.
+#: Difference by which control pieces score below all other pieces, so that no text is encoded as a control piece.
 _NEVER = 1e4
 _MAX_RULES = 1 << 20  # published models have about 227,000
 _LONGEST_RULE = 256  # in bytes
@@ -55,21 +55,24 @@ _LONGEST_RULE = 256  # in bytes
 def library_tokenizer(
     model: bytes, *, source: str, prefix: Prefix = "first", layout: IdLayout = "own"
 ) -> tokenizers.Tokenizer:
-    """Build the tokenizer, which neither adds special tokens around a text nor recognizes them in a text.
+    """Build a tokenizer that neither adds special tokens around a text nor recognizes them in a text.
 
     Args:
-        prefix: where ``add_dummy_prefix`` puts a space: "first" for before a text only, "always" for also after an
-            added token.
-        layout: order of the ids: "own", or "fairseq" for its four special tokens first and a mask last, as in XLM-R.
+        prefix: where ``add_dummy_prefix`` puts a space: "first" means before a text, "always" means before a text and
+            after each added token.
+        layout: order of the ids: "own" means that of the model, "fairseq" that of XLM-R, with fairseq's four special
+            tokens first and a mask last.
     """
     try:
         proto = _parse(model)
         steps = _normalizers(proto.normalizer_spec)
     except Exception as error:  # the libraries raise errors of many classes, including plain Exception
-        raise CheckpointError(f"{source}: is not a sentencepiece model ({error}); copy it again") from None
+        raise CheckpointError(
+            f"{source}: is damaged or not a sentencepiece model ({error}); download or copy it again"
+        ) from None
     _check_kind(proto, source)
     if layout == "fairseq":
-        _number_as_fairseq(proto, source)
+        _reorder_as_fairseq(proto, source)
     spec, byte_fallback = proto.normalizer_spec, proto.trainer_spec.byte_fallback
     library = tokenizers.Tokenizer(
         _unigram(proto) if proto.trainer_spec.model_type == TrainerSpec.UNIGRAM else _bpe(proto)
@@ -103,7 +106,7 @@ def _parse(model: bytes) -> ModelProto:
         raise ValueError("it has no pieces")
     SentencePieceProcessor(model_proto=model)  # raises if two pieces are equal or there is no unknown piece
     for piece in proto.pieces:
-        if not isinstance(piece.piece, str) or not isfinite(piece.score):  # bytes if they are not UTF-8
+        if not isinstance(piece.piece, str) or not isfinite(piece.score):  # a piece that is not UTF-8 is bytes
             raise ValueError(f"the piece {piece.piece!r} with the score {piece.score} is invalid")
     return proto
 
@@ -124,10 +127,13 @@ def _check_kind(proto: ModelProto, source: str) -> None:
         raise CheckpointError(f"{source}: {problem}")
 
 
-def _number_as_fairseq(proto: ModelProto, source: str) -> None:
-    """Number the pieces as fairseq does: its four specials first and a mask last, without sentencepiece's specials."""
+def _reorder_as_fairseq(proto: ModelProto, source: str) -> None:
+    """Put the pieces into fairseq's order: four special tokens first, and a mask last."""
     if [piece.piece for piece in proto.pieces[:3]] != ["<unk>", "<s>", "</s>"]:
-        raise CheckpointError(f"{source}: must begin with the pieces <unk>, <s>, </s>, as in XLM-R; copy it again")
+        raise CheckpointError(
+            f"{source}: must begin with the pieces <unk>, <s>, </s>, as in XLM-R; the file may be damaged: download or "
+            "copy it again"
+        )
     unknown, begin, end = proto.pieces[:3]
     pad, mask = (ModelProto.SentencePiece(piece=text, type=begin.type) for text in ("<pad>", "<mask>"))
     pieces = [begin, pad, end, unknown, *proto.pieces[3:], mask]
@@ -136,11 +142,11 @@ def _number_as_fairseq(proto: ModelProto, source: str) -> None:
 
 
 def _normalizers(spec: NormalizerSpec) -> list[normalizers.Normalizer]:
-    """Build the library's normalizers for a model's rules; an empty list if the model does not change text."""
+    """Build the library's normalizers for a model's rules; none if the model does not normalize text."""
     if not spec.precompiled_charsmap:
         return []
     precompiled = normalizers.Precompiled(spec.precompiled_charsmap)
-    own = SentencePieceNormalizer(normalizer_spec=spec.SerializeToString())  # raises if an offset leaves the trie
+    own = SentencePieceNormalizer(normalizer_spec=spec.SerializeToString())  # raises if an offset is outside the trie
     _check_number_of_rules(spec.precompiled_charsmap)
     rules = dict(own.decompile())
     removed = _one_of([source for source, target in rules.items() if not target and len(source) == 1])
@@ -159,11 +165,11 @@ def _normalizers(spec: NormalizerSpec) -> list[normalizers.Normalizer]:
 
 
 def _check_number_of_rules(charsmap: bytes) -> None:
-    """Check that the number of rules is finite, because ``decompile`` follows every path in their trie.
+    """Check that the number of rules is not too large, because ``decompile`` follows every path in their trie.
 
     The format is the size of the trie in bytes as a uint32, followed by the trie, a double array of uint32 units as in
     darts-clone. A unit holds the byte that leads to it (bits 0 to 7) and the offset of its children (bits 10 to 30, in
-    steps of 256 if bit 9 is set); bit 31 marks the end of a string.
+    multiples of 256 if bit 9 is set); bit 31 marks the end of a string.
     """
     (size,) = struct.unpack_from("<I", charsmap)
     units = np.frombuffer(charsmap, "<u4", size // 4, 4).astype(np.int64)
@@ -178,11 +184,11 @@ def _check_number_of_rules(charsmap: bytes) -> None:
             return
         if paths.sum() > _MAX_RULES:
             break
-    raise ValueError("its normalization rules are too many or contain a loop")
+    raise ValueError("there are too many normalization rules, or the rules contain a loop")
 
 
 def _boundaries(pairs: Iterable[tuple[str, str]], rules: Mapping[str, str]) -> Regex:
-    """Build a regular expression that matches where NFC, but no rule, could compose or move a character in a text."""
+    """Build a regular expression for the positions where NFC could compose or move a character but no rule does so."""
     before: dict[str, set[str]] = {character: set() for character in _combining()}
     for first, second in sorted(pairs):  # sorted, because the order of a set differs between processes
         before.setdefault(second, set()).add(first)
@@ -218,7 +224,7 @@ def _unigram(proto: ModelProto) -> models.Unigram:
 
 
 def _bpe(proto: ModelProto) -> models.BPE:
-    """Build a model whose merges join two adjacent pieces that form a piece, in descending order of its score."""
+    """Build a model that merges two adjacent pieces if they form a piece, in descending order of that piece's score."""
     scores = {piece.piece: piece.score for piece in proto.pieces if piece.type == piece.NORMAL}
     merges = [
         (text[:cut], text[cut:])

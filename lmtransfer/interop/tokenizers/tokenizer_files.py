@@ -1,18 +1,18 @@
-"""The tokenizer of a published folder, with the same ids as in ``transformers``.
+"""Reads the tokenizer of a published folder; the ids are the same as in ``transformers``.
 
 Three things determine the ids: the pieces (in ``tokenizer.json``, or in the older files of the class), the class
 (``tokenizer_class`` in tokenizer_config.json or config.json, or else the usual class for the model_type), and the
 settings in tokenizer_config.json. The classes of BERT, RoBERTa, GPT-2, ALBERT, XLNet and XLM-R use only the pieces from
-``tokenizer.json``, and clean text according to their settings; a class that transformers does not know uses all of
-``tokenizer.json``. If the class is unknown here and there is no ``tokenizer.json``, the folder is rejected, because
-reading it would need the code of the class.
+``tokenizer.json`` and normalize text according to their settings; a class that transformers does not know uses all of
+``tokenizer.json``. If lmtransfer does not know the class and there is no ``tokenizer.json``, the folder is rejected,
+because reading it would need the code of the class.
 
-How a family cleans text before sentencepiece, and how it numbers the pieces, is not in any file but in its published
-code: tokenization.py of google-research/albert for ALBERT, prepro_utils.py of zihangdai/xlnet for XLNet, and fairseq
-for XLM-R.
+No file says how a family normalizes text before sentencepiece, or how it orders the pieces. This module follows the
+published code: tokenization.py of google-research/albert for ALBERT, prepro_utils.py of zihangdai/xlnet for XLNet, and
+fairseq for XLM-R.
 
-One difference remains: a text that contains the name of a control piece becomes that piece if two characters of the
-name are missing from the vocabulary. No published vocabulary lacks them.
+One difference remains: the name of a control piece in a text becomes that piece if two characters of the name are
+missing from the vocabulary. No published vocabulary lacks these characters.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from lmtransfer.tokenizers.byte_bpe import META, byte_letters
 from lmtransfer.tokenizers.published import PublishedTokenizer
 from lmtransfer.tokenizers.wordpiece import INSIDE
 
-#: How to save a tokenizer in a single file that describes it completely, for messages.
+#: Advice in messages: how to save a tokenizer as a single file that describes it completely.
 AS_JSON: Final = "with `transformers` as tokenizer.json (AutoTokenizer.from_pretrained(...).save_pretrained(...))"
 #: Whether a family lower-cases text by default.
 _LOWERCASES: Final = {"albert": True, "xlnet": False}
@@ -70,7 +70,7 @@ _USUAL: Final[Mapping[str, str]] = {
     "openai-gpt": "OpenAIGPTTokenizer",
     "modernbert": "TokenizersBackend",
 }
-#: The older files of each kind, for folders without tokenizer.json.
+#: The files of each kind in older folders, which have no tokenizer.json.
 _FILES: Final[Mapping[_Kind, tuple[str, ...]]] = {
     "wordpiece": ("vocab.txt",),
     "bytes": ("vocab.json", "merges.txt"),
@@ -78,10 +78,10 @@ _FILES: Final[Mapping[_Kind, tuple[str, ...]]] = {
     "xlnet": ("spiece.model",),
     "xlm-roberta": ("sentencepiece.bpe.model",),
 }
-#: The type of the model in tokenizer.json for each kind; "Unigram" for the others.
+#: The type of the model in tokenizer.json for each kind; kinds that are not listed have "Unigram".
 _MODELS: Final = {"wordpiece": "WordPiece", "bytes": "BPE"}
 _PIECE_FILES: Final = ("*.model", "vocab*.*", "*.vocab", "merges.txt", "*.codes")
-#: Keys that name the token of a role in a folder's files; the first key that exists counts.
+#: Keys in a folder's files that name the token of a role; the first key that exists counts.
 _NAMES: Final = {
     "cls": ("cls_token", "bos_token", "eos_token"),
     "sep": ("sep_token", "eos_token"),
@@ -89,7 +89,7 @@ _NAMES: Final = {
     "unk": ("unk_token",),
     "pad": ("pad_token",),
 }
-#: Usual tokens for a role, used if the folder names none; the first token in the vocabulary counts.
+#: Usual tokens for a role if the folder names none; the first one in the vocabulary counts.
 _WELL_KNOWN: Final = {
     "cls": ("[CLS]", "<cls>", "<s>", "<|endoftext|>"),
     "sep": ("[SEP]", "<sep>", "</s>", "<|endoftext|>"),
@@ -97,7 +97,7 @@ _WELL_KNOWN: Final = {
     "unk": ("[UNK]", "<unk>"),
     "pad": ("[PAD]", "<pad>"),
 }
-#: Settings in ``tokenizer_config.json``, with the keys in parts of ``tokenizer.json`` that have the same meaning.
+#: For parts of ``tokenizer.json``, by type: settings of ``tokenizer_config.json`` and the part's keys that match them.
 _SETTINGS: Final = {
     "BertNormalizer": {
         "do_lower_case": "lowercase",
@@ -109,7 +109,7 @@ _SETTINGS: Final = {
 
 
 def _cleaning_of(family: str, settings: Mapping[str, Any]) -> list[normalizers.Normalizer]:
-    """Return the normalizers that a family applies to a text before sentencepiece's own rules.
+    """Return the normalizers that a family applies before sentencepiece's own rules.
 
     ALBERT and XLNet replace double backticks and double apostrophes with a quotation mark, drop accents unless
     ``keep_accents`` is set, and lower-case text if ``do_lower_case`` is set.
@@ -129,16 +129,16 @@ def _cleaning_of(family: str, settings: Mapping[str, Any]) -> list[normalizers.N
 class _Class:
     """The class of a folder's tokenizer."""
 
-    kind: _Kind | None  #: the method by which it splits text; None if only tokenizer.json describes this
-    is_known: bool  #: whether the kind is known, or transformers uses tokenizer.json as it is
-    origin: str
+    kind: _Kind | None  #: how the class splits text; None if only tokenizer.json describes this
+    is_known: bool  #: whether the kind is known, or transformers uses tokenizer.json unchanged
+    origin: str  #: the class and where it is named, for messages
 
 
 def read_tokenizer(folder: Path, *, vocab_size: int, notes: list[str] | None = None) -> PublishedTokenizer:
     """Read the tokenizer of a published folder."""
     folder, notes = Path(folder), [] if notes is None else notes
-    tokenizer_config = _object(folder / "tokenizer_config.json")
-    settings = {**tokenizer_config, **_object(folder / "special_tokens_map.json")}
+    tokenizer_config = read_object(folder / "tokenizer_config.json")
+    settings = {**tokenizer_config, **read_object(folder / "special_tokens_map.json")}
     its_class = _class_of(folder, tokenizer_config)
     path = _file_of(folder, its_class)
     try:
@@ -146,14 +146,16 @@ def read_tokenizer(folder: Path, *, vocab_size: int, notes: list[str] | None = N
     except CheckpointError:
         raise
     except Exception as error:  # the library raises plain Exception
-        raise CheckpointError(f"{path}: is not a tokenizer file ({error}); copy it again") from None
+        raise CheckpointError(
+            f"{path}: is damaged or not a tokenizer file ({error}); download or copy it again"
+        ) from None
     try:
         vocabulary = _vocabulary(model)
         largest = max(vocabulary.values(), default=-1)
         if largest >= vocab_size:
             raise CheckpointError(
-                f"the vocabulary has {largest + 1} tokens, but the model's token embedding has {vocab_size} rows: "
-                "the files come from two checkpoints; copy both from the same checkpoint"
+                f"the vocabulary has {largest + 1} tokens, but the model's token embedding has {vocab_size} rows, so "
+                "they come from different checkpoints; copy both from the same checkpoint"
             )
         return PublishedTokenizer(
             model,
@@ -166,7 +168,7 @@ def read_tokenizer(folder: Path, *, vocab_size: int, notes: list[str] | None = N
 
 
 def _class_of(folder: Path, tokenizer_config: Mapping[str, Any]) -> _Class:
-    config = _object(folder / "config.json")
+    config = read_object(folder / "config.json")
     model_type = str(config.get("model_type") or "")
     usual = _USUAL.get(model_type)
     if usual not in _AS_WRITTEN:
@@ -177,7 +179,7 @@ def _class_of(folder: Path, tokenizer_config: Mapping[str, Any]) -> _Class:
                 return _Class(_KINDS.get(name), is_known, f"tokenizer_class={class_name} ({file})")
     if usual is not None:
         return _Class(_KINDS.get(usual), True, f"{usual}, the class of model_type={model_type}")
-    # No file names a class, so the kind is derived from the names of the older files.
+    # No file names a class, so the kind follows from the names of the older files.
     kinds: tuple[_Kind, ...] = ("wordpiece", "bytes")
     present = [kind for kind in kinds if all((folder / name).is_file() for name in _FILES[kind])]
     kind = present[0] if present and not (folder / "tokenizer.json").is_file() else None
@@ -198,9 +200,8 @@ def _file_of(folder: Path, its_class: _Class) -> Path:
             "missing files, or set tokenizer_class in tokenizer_config.json to the class of these pieces"
         )
     raise CheckpointError(
-        f"{folder}: {its_class.origin}: the folder {has}, and without tokenizer.json lmtransfer does not know how this "
-        "class splits text into pieces. It supports the classes of BERT, RoBERTa, GPT-2, ALBERT, XLNet and XLM-R. Save "
-        f"the tokenizer {AS_JSON}"
+        f"{folder}: {its_class.origin}: the folder {has}, and without tokenizer.json lmtransfer reads only tokenizers "
+        f"of BERT, RoBERTa, GPT-2, ALBERT, XLNet and XLM-R: save the tokenizer {AS_JSON}"
     )
 
 
@@ -231,7 +232,7 @@ def _specials(settings: Mapping[str, Any], vocabulary: Mapping[str, int]) -> dic
 
 
 def _content(token: Any) -> str | None:
-    """Return the text of a special token, which is given as a string or as an object with ``content``."""
+    """Return the text of a special token, which is either a string or an object with ``content``."""
     content = token.get("content") if isinstance(token, dict) else token
     return content if isinstance(content, str) else None
 
@@ -245,27 +246,31 @@ def _vocabulary(model: bytes) -> dict[str, int]:
         added = {entry["content"]: entry["id"] for entry in described.get("added_tokens") or []}
         return {str(token): int(token_id) for token, token_id in {**vocabulary, **added}.items()}
     except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
-        raise CheckpointError(f"is not a tokenizer of the `tokenizers` library ({error}); copy it again") from None
+        raise CheckpointError(
+            f"is damaged or not a tokenizer of the `tokenizers` library ({error}); download or copy it again"
+        ) from None
 
 
 def _read_json(path: Path, its_class: _Class, settings: Mapping[str, Any], notes: list[str]) -> bytes:
-    """Return the file's content as its class reads it; the same bytes if the class changes nothing."""
+    """Return the content of ``tokenizer.json`` as the class reads it; the same bytes if the class changes nothing."""
     content = _bytes(path)
     try:
         described = json.loads(content)
         as_read = described if its_class.kind is None else _with_cleaning(described, its_class.kind, settings)
         file_traits, class_traits = _traits(described), _traits(as_read)
     except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
-        raise CheckpointError(f"{path}: is not the JSON file of a tokenizer ({error}); copy it again") from None
+        raise CheckpointError(
+            f"{path}: is damaged or does not describe a tokenizer ({error}); download or copy it again"
+        ) from None
     if as_read is None:
         raise CheckpointError(
             f"{path}: holds a {_model_type(described)} model, which {its_class.origin} cannot read: set "
-            'tokenizer_class="PreTrainedTokenizerFast" in tokenizer_config.json to read tokenizer.json as it is'
+            'tokenizer_class="PreTrainedTokenizerFast" in tokenizer_config.json to read tokenizer.json unchanged'
         )
     if its_class.kind is None:
         notes.extend(
-            f"tokenizer_config.json: {key}={settings[key]} is not used: {its_class.origin} reads tokenizer.json, which "
-            f"has {key}={value}"
+            f"tokenizer_config.json: {key}={settings[key]} is not used, because {its_class.origin} reads "
+            f"tokenizer.json, which has {key}={value}"
             for key, value in class_traits.items()
             if isinstance(settings.get(key), bool) and settings[key] != value
         )
@@ -278,14 +283,14 @@ def _read_json(path: Path, its_class: _Class, settings: Mapping[str, Any], notes
         )
     if not its_class.is_known:
         notes.append(
-            f"lmtransfer does not know {its_class.origin}: tokenizer.json is read as it is; compare a few ids with "
+            f"lmtransfer does not know {its_class.origin}: tokenizer.json is read unchanged; compare a few ids with "
             "those of the publisher's program"
         )
     return content if as_read == described else json.dumps(as_read, ensure_ascii=False).encode("utf-8", "replace")
 
 
 def _with_cleaning(described: Mapping[str, Any], kind: _Kind, settings: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Combine the pieces of ``described`` with the text cleaning of a class; None if the class has other pieces."""
+    """Combine the pieces of a file with the text cleaning of a class; None if the class cannot use such pieces."""
     changed = deepcopy(dict(described))
     model = changed["model"]
     if _model_type(described) != _MODELS.get(kind, "Unigram"):
@@ -317,7 +322,7 @@ def _with_cleaning(described: Mapping[str, Any], kind: _Kind, settings: Mapping[
 
 
 def _model_type(described: Mapping[str, Any]) -> str:
-    """Return the type of the model, which very old files do not name."""
+    """Return the type of the model; very old files do not name it."""
     model = described["model"]
     guess = "Unigram" if isinstance(model["vocab"], list) else "BPE" if "merges" in model else "WordPiece"
     return str(model.get("type") or guess)
@@ -365,7 +370,7 @@ def _read_wordpiece(path: Path, settings: Mapping[str, Any], its_class: _Class) 
         others = sorted(file.name for file in path.parent.glob("*.model"))
         made_by = f"; they are probably those of {', '.join(others)}" if others else ""
         raise CheckpointError(
-            f"{path}: its pieces have U+2581 before words, as in sentencepiece, and no {INSIDE} inside words, so "
+            f"{path}: the pieces have U+2581 before words, as in sentencepiece, and no {INSIDE} inside words, so "
             f"{its_class.origin} cannot use them{made_by}: save the tokenizer {AS_JSON}"
         )
     library = tokenizers.Tokenizer(
@@ -380,13 +385,16 @@ def _read_wordpiece(path: Path, settings: Mapping[str, Any], its_class: _Class) 
 
 
 def _read_byte_bpe(vocab: Path, merges: Path, settings: Mapping[str, Any]) -> bytes:
-    vocabulary = _object(vocab)
+    vocabulary = read_object(vocab)
     if not all(isinstance(token_id, int) and 0 <= token_id < 1 << 31 for token_id in vocabulary.values()):
-        raise CheckpointError(f"{vocab}: must map each token to its id, which is a whole number; copy it again")
+        raise CheckpointError(
+            f"{vocab}: must map each token to a whole number, its id; the file may be damaged: download or copy it "
+            "again"
+        )
     if not set(byte_letters()) <= set(vocabulary):
         raise CheckpointError(
-            f"{vocab}: lacks some of the 256 bytes, which the vocabularies of GPT-2 and RoBERTa contain: save this "
-            f"tokenizer {AS_JSON}"
+            f"{vocab}: lacks some of the 256 bytes, all of which are pieces in GPT-2 and RoBERTa: save this tokenizer "
+            f"{AS_JSON}"
         )
     pairs = []
     for number, line in enumerate(_text(merges).split("\n"), start=1):
@@ -394,7 +402,10 @@ def _read_byte_bpe(vocab: Path, merges: Path, settings: Mapping[str, Any]) -> by
             continue
         left, _, right = line.partition(" ")
         if not all(part in vocabulary for part in (left, right, left + right)):
-            raise CheckpointError(f"{merges}:{number}: {line!r} is not a merge of this vocabulary; copy it again")
+            raise CheckpointError(
+                f"{merges}:{number}: {line!r} is not a merge of this vocabulary; copy both files from the same "
+                "checkpoint"
+            )
         pairs.append((left, right))
     library = tokenizers.Tokenizer(models.BPE(vocabulary, pairs))
     library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=settings.get("add_prefix_space") is True)
@@ -403,9 +414,9 @@ def _read_byte_bpe(vocab: Path, merges: Path, settings: Mapping[str, Any]) -> by
 
 
 def _to_bytes(library: tokenizers.Tokenizer, settings: Mapping[str, Any], path: Path) -> bytes:
-    """Return the bytes of the library's ``tokenizer.json``, with the tokens that were added to the vocabulary later."""
+    """Return a ``tokenizer.json`` that also contains the tokens that were added to the vocabulary later."""
     decoder = settings.get("added_tokens_decoder")
-    added = {token: token_id for token, token_id in _object(path.parent / "added_tokens.json").items()}
+    added = read_object(path.parent / "added_tokens.json")
     described: dict[str, Any] = {}
     for token_id, entry in (decoder if isinstance(decoder, dict) else {}).items():
         if (token := _content(entry)) is not None and token_id.isdecimal():
@@ -418,14 +429,14 @@ def _to_bytes(library: tokenizers.Tokenizer, settings: Mapping[str, Any], path: 
         library.add_tokens([tokenizers.AddedToken(token, special=is_special, normalized=not is_special, **flags)])
         if library.token_to_id(token) != added[token]:
             raise CheckpointError(
-                f"{path}: the added token {token!r} must have the id {added[token]}, but the next free id is "
+                f"{path}: the added token {token!r} has the id {added[token]} in the files, but the next free id is "
                 f"{library.token_to_id(token)}; copy all files of the tokenizer from the same checkpoint"
             )
     return library.to_str().encode("utf-8", "replace")
 
 
-def _object(path: Path) -> dict[str, Any]:
-    """Read a JSON object; empty if the file does not exist."""
+def read_object(path: Path) -> dict[str, Any]:
+    """Read a JSON object from a file; if the file does not exist, return an empty dictionary."""
     if not path.exists():
         return {}
     return read_json(path, dict[str, Any], error=CheckpointError, finite=False, most=LARGEST_BYTES)
@@ -435,7 +446,7 @@ def _text(path: Path) -> str:
     try:
         return _bytes(path).decode().replace("\r\n", "\n")
     except UnicodeDecodeError as error:
-        raise CheckpointError(f"{path}: is not UTF-8 ({error}); copy it again") from None
+        raise CheckpointError(f"{path}: is not UTF-8 ({error}); download or copy it again") from None
 
 
 def _bytes(path: Path) -> bytes:

@@ -1,22 +1,22 @@
-"""A tokenizer as files that ``transformers.AutoTokenizer`` loads without lmtransfer's code.
+"""Writes a tokenizer as files that ``transformers.AutoTokenizer`` loads without lmtransfer.
 
 ``tokenizer.json`` holds the whole tokenizer in the format of the ``tokenizers`` library. ``tokenizer_config.json`` and
-``special_tokens_map.json`` hold the roles of its special tokens. Ids are the same as those of ``encode_ids``. Special
-tokens are added as in our tasks, ``[CLS] x [SEP]`` and ``[CLS] a [SEP] b [SEP]``, even if the family's own format
-differs.
+``special_tokens_map.json`` hold the roles of its special tokens. The ids are those of ``encode_ids``. Special tokens
+are added as in our tasks, ``[CLS] x [SEP]`` and ``[CLS] a [SEP] b [SEP]``, even if the family's own format differs.
 
 There are two intended differences. First, the name of a special token in a text becomes that token, so that users can
-type "[MASK]" for a model to fill in; our tokenizers encode the name like any other text. Second, ``truncation=True``
-cuts a pair by the library's rule, which removes a token of the first text where ours removes a token of the second.
+type "[MASK]" for a model to fill in, whereas our tokenizers encode the name like any other text. Second,
+``truncation=True`` truncates pairs by the library's rule, which may remove a token from the first text where our rule
+removes one from the second.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,10 +25,9 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 
 from lmtransfer.errors import CheckpointError
 from lmtransfer.interop.tokenizers.sentencepiece_model import Prefix, library_tokenizer
-from lmtransfer.tokenizers.base import Tokenizer
+from lmtransfer.tokenizers.base import SPECIALS, Tokenizer
 from lmtransfer.tokenizers.byte_bpe import ByteBpeTokenizer
 from lmtransfer.tokenizers.extended import ExtendedTokenizer, is_between_chinese
-from lmtransfer.tokenizers.model_files import SPECIALS
 from lmtransfer.tokenizers.published import PublishedTokenizer
 from lmtransfer.tokenizers.sentencepiece import SentencePieceTokenizer
 from lmtransfer.tokenizers.wordpiece import WordPieceTokenizer, library_of
@@ -50,15 +49,15 @@ class LibraryTokenizer:
     library: tokenizers.Tokenizer
     specials: Mapping[str, str]  #: the token of each role ("unk", "cls", "sep", "mask", "pad") that has its own token
     pad_id: int | None = None
-    ties: bool = False  #: whether two ways to split a text can be equally likely, so that rounding decides between them
+    ties: bool = False  #: whether two ways to split a text can be equally likely, so that rounding decides
 
 
 def to_library(tokenizer: Tokenizer, *, prefix: Prefix = "first") -> LibraryTokenizer:
     """Convert one of our tokenizers to the library's format.
 
     Args:
-        prefix: for tokenizers that put a space before a text: "first" for before the text only, "always" for also
-            after an added or special token.
+        prefix: where a tokenizer that puts a space before a text does so: "first" means before the text, "always"
+            means before the text and after each added or special token.
     """
     if isinstance(tokenizer, SentencePieceTokenizer):
         library = library_tokenizer(tokenizer.model_bytes(), source=tokenizer.model_file, prefix=prefix)
@@ -76,19 +75,18 @@ def to_library(tokenizer: Tokenizer, *, prefix: Prefix = "first") -> LibraryToke
     if isinstance(tokenizer, ExtendedTokenizer):
         return _extended(tokenizer)
     raise CheckpointError(
-        f"a tokenizer of the class {type(tokenizer).__name__} cannot be written in Hugging Face's format, which "
-        "supports WordPiece, byte-level BPE, and sentencepiece's BPE and unigram, but not whole words that are read as "
-        "characters"
+        f"{type(tokenizer).__name__} cannot be written in Hugging Face's format, which supports WordPiece, byte-level "
+        "BPE, and sentencepiece's BPE and unigram, but not whole words that are read as characters"
     )
 
 
 def _extended(tokenizer: ExtendedTokenizer) -> LibraryTokenizer:
     """Make each word an added token, which is matched in normalized text and includes the white space before it.
 
-    If several words begin at the same position, the library matches the longest or none; our tokenizer matches the
-    longest that is not inside another word.
+    If several words match at the same position, the library uses the longest, or none if this one is inside another
+    word; our tokenizer uses the longest that is not inside another word.
     """
-    base = to_library(tokenizer.base, prefix="always")  # text between added words is encoded like a separate text
+    base = to_library(tokenizer.base, prefix="always")  # the text between added words is encoded like a separate text
     base.library.add_tokens(
         [
             AddedToken(word, single_word=not (tokenizer.splits_chinese and is_between_chinese(word)), lstrip=True)
@@ -100,7 +98,7 @@ def _extended(tokenizer: ExtendedTokenizer) -> LibraryTokenizer:
 
 
 def _byte_bpe(model: bytes, prefix: Prefix) -> tokenizers.Tokenizer:
-    """Build a library tokenizer that, like ours, puts a space before a text and collapses white space to one space."""
+    """Build a library tokenizer that, like ours, puts a space before a text and collapses white space."""
     library = tokenizers.Tokenizer.from_buffer(model)
     blanks = "".join(character for character in map(chr, range(sys.maxunicode)) if character.isspace())
     spaces = [normalizers.Replace(Regex(f"[{blanks}]+"), " "), normalizers.Replace(Regex(r" \z"), "")]
@@ -132,7 +130,7 @@ def _wordpiece(tokenizer: WordPieceTokenizer) -> tokenizers.Tokenizer:
 class WrittenTokenizer:
     """Facts about a written tokenizer that the rest of the export needs."""
 
-    pad_id: int  #: id of the padding token; equal to the tokenizer's ``vocab_size`` if the model has no spare row
+    pad_id: int  #: id of the padding token; the tokenizer's ``vocab_size`` if the model has no unused row
     specials: dict[str, int]
     notes: tuple[str, ...]
 
@@ -146,10 +144,10 @@ def write_tokenizer(
     continues_text: bool = False,
     pads_left: bool = False,
 ) -> WrittenTokenizer:
-    """Write the three files into ``folder``, which must exist.
+    """Write the three files to ``folder``, which must exist.
 
-    A vocabulary without a padding token gets "[PAD]" at its first unused id, or else at ``vocab_size``. WordPiece is
-    also written as BERT's ``vocab.txt``, for programs that read only that file.
+    A vocabulary without a padding token gets "[PAD]" as its first unused id, or as ``vocab_size`` if there is none.
+    WordPiece is also written as BERT's ``vocab.txt``, for programs that read only that file.
     """
     written = to_library(tokenizer)
     library, specials, notes = written.library, dict(written.specials), []
@@ -190,9 +188,9 @@ def write_tokenizer(
         "clean_up_tokenization_spaces": False,
         **names,
     }
-    if isinstance(library.pre_tokenizer, pre_tokenizers.ByteLevel):  # transformers 4 would override tokenizer.json
+    if isinstance(library.pre_tokenizer, pre_tokenizers.ByteLevel):  # else transformers 4 overrides tokenizer.json
         settings["add_prefix_space"] = library.pre_tokenizer.add_prefix_space
-    # BERT's class formats pairs with two segments, and lower-cases by its own rule.
+    # BERT's class needs two segments for pairs, and lower-cases by its own rule.
     if isinstance(tokenizer, WordPieceTokenizer) and num_segments > 1 and tokenizer.reads_as_bert:
         settings |= {
             "tokenizer_class": "BertTokenizer",
@@ -230,7 +228,7 @@ def _unused_name(library: tokenizers.Tokenizer, tokenizer: Tokenizer) -> str:
 
 
 def _add_specials(library: tokenizers.Tokenizer, ids: Mapping[str, int]) -> None:
-    """Make tokens special, so that they are matched in a text before it is normalized."""
+    """Make tokens special, so that they are matched before the text is normalized."""
     tokens = {token.content: token for token in library.get_added_tokens_decoder().values()}
     for name in sorted(ids, key=ids.__getitem__):
         token = tokens.get(name) or AddedToken(name, normalized=False)
@@ -243,34 +241,16 @@ def _check_ids(library: tokenizers.Tokenizer, ids: Mapping[str, int]) -> None:
     for token, token_id in ids.items():
         if library.token_to_id(token) != token_id:
             raise CheckpointError(
-                f"the token {token} has the id {token_id}, but {TOKENIZER_FILE} would give it "
-                f"{library.token_to_id(token)}: another token has the same name, or some lower ids are unused"
+                f"the token {token} has the id {token_id}, but would have {library.token_to_id(token)} in "
+                f"{TOKENIZER_FILE}: another token has the same name, or some lower ids are unused"
             )
 
 
-@dataclass(frozen=True, slots=True)
-class TokenDifference:
-    """A text for which two tokenizers give different ids."""
+def find_token_difference(tokenizer: Tokenizer, folder: Path, lines: Iterable[str]) -> str | None:
+    """Describe the first text for which the written files give other ids than our tokenizer; None if there is none.
 
-    line: str
-    ours: tuple[int, ...]
-    file_ids: tuple[int, ...]
-
-    def __str__(self) -> str:
-        place = next((i for i, (a, b) in enumerate(zip(self.ours, self.file_ids, strict=False)) if a != b), None)
-        place = min(len(self.ours), len(self.file_ids)) if place is None else place
-        around = slice(max(0, place - 2), place + 4)
-        return (
-            f"{self.line[:80]!r}: token {place} differs: the run's tokenizer gives {list(self.ours[around])}, "
-            f"{TOKENIZER_FILE} gives {list(self.file_ids[around])}"
-        )
-
-
-def find_token_difference(tokenizer: Tokenizer, folder: Path, lines: Iterable[str]) -> TokenDifference | None:
-    """Find the first text that the written files encode to other ids than our tokenizer; None if there is none.
-
-    Texts that contain a special token or cannot be encoded as UTF-8 are skipped. With a unigram vocabulary, another
-    split of a text is accepted if it is equally likely within float32 rounding.
+    Texts that contain a special token or cannot be encoded as UTF-8 are skipped. With a unigram vocabulary, a different
+    split of a text is accepted if it is equally likely up to float32 rounding.
     """
     path = Path(folder) / TOKENIZER_FILE
     try:
@@ -288,8 +268,18 @@ def find_token_difference(tokenizer: Tokenizer, folder: Path, lines: Iterable[st
         for line, ids, encoding in zip(block, tokenizer.encode_ids(block), encodings, strict=True):
             ours, theirs = (tokenizer.cls_id, *ids.tolist(), tokenizer.sep_id), tuple(encoding.ids)
             if ours != theirs and not (scores and _are_tied(library, scores, ours, theirs)):
-                return TokenDifference(line, ours, theirs)
+                return _describe_difference(line, ours, theirs)
     return None
+
+
+def _describe_difference(line: str, ours: Sequence[int], theirs: Sequence[int]) -> str:
+    same = takewhile(lambda pair: pair[0] == pair[1], zip(ours, theirs, strict=False))
+    place = sum(1 for _ in same)
+    around = slice(max(0, place - 2), place + 4)
+    return (
+        f"{line[:80]!r}: token {place} differs: the run's tokenizer gives {list(ours[around])}, "
+        f"{TOKENIZER_FILE} gives {list(theirs[around])}"
+    )
 
 
 def _is_comparable(line: str, specials: Iterable[str]) -> bool:
@@ -301,7 +291,7 @@ def _is_comparable(line: str, specials: Iterable[str]) -> bool:
 def _are_tied(
     library: tokenizers.Tokenizer, scores: list[float], ours: tuple[int, ...], theirs: tuple[int, ...]
 ) -> bool:
-    """Whether both lists of ids give the same text, and their scores differ only by the rounding of partial sums."""
+    """Whether two lists of ids give the same text, with scores that differ only by rounding."""
     joined_pieces, again = ("".join(library.id_to_token(i) or "" for i in ids) for ids in (ours, theirs))
     total, other = (sum(scores[i] for i in ids if i < len(scores)) for ids in (ours, theirs))
     return joined_pieces == again and abs(total - other) <= _SINGLE_ROUNDING * len(ours) * abs(total)

@@ -1,4 +1,4 @@
-"""Small layers: dropout, stacked and feed-forward layers, input embeddings, and the residual stream.
+"""Basic layers: dropout, stacked and feed-forward layers, input embeddings, and the residual stream.
 
 Shape legend: T tokens of a packed batch, D width, E output width, F hidden width.
 """
@@ -12,14 +12,13 @@ from torch import Tensor, nn
 
 
 def dropout(values: Tensor, probability: float) -> Tensor:
-    """Drop each value with ``probability`` and scale the rest to the same mean (Srivastava et al. 2014).
+    """Set each value to 0 with ``probability``, and scale the other values up (Srivastava et al. 2014).
 
-    A CPU draws random numbers one after the other, and one random number per value would take a tenth of the training
-    step of a small encoder. Here, one 64-bit number from torch's generator decides for eight values: a byte below a
-    limit drops its value. The limit is one of two adjacent integers, sampled for each row (of the last dimension) so
-    that the probability is exact; the values of a row are otherwise independent. The forward pass is five to six times
-    as fast as ``torch.nn.functional.dropout`` on two cores. Other devices, compiled code and probabilities too close to
-    1 for a byte use ``torch.nn.functional.dropout``.
+    A CPU draws random numbers one by one, and one random number per value would take a tenth of the time of a training
+    step of a small encoder. Here, one 64-bit random number serves eight values: a byte below a limit drops its value.
+    The limit is one of two adjacent integers, sampled for each row (of the last dimension) so that the probability is
+    exact; the values of a row are otherwise independent. On two cores, the forward pass is five to six times as fast as
+    ``torch.nn.functional.dropout``, which serves other devices, compiled code, and probabilities too close to 1.
     """
     limit, rest = divmod(256 * probability, 1)
     if values.device.type != "cpu" or limit >= 255 or torch.compiler.is_compiling():
@@ -41,18 +40,18 @@ class Dropout(nn.Module):
         self.probability = probability
 
     def forward(self, values: Tensor) -> Tensor:
-        """Return the values unchanged in evaluation."""
+        """Apply dropout in training; return the values unchanged in evaluation."""
         return dropout(values, self.probability) if self.training and self.probability else values
 
 
 class StackedLinear(nn.Linear):
-    """Linear layers (T, D) -> (T, E) whose weights are stored as one matrix with a block of E rows for each layer.
+    """Several linear layers (T, D) -> (T, E), stored as one matrix with a block of E rows for each layer.
 
     Args:
         parts: names of the layers, in the order of their rows.
 
     Attributes:
-        muon_splits: number of layers; an optimizer of whole matrices (Muon) updates each matrix separately.
+        muon_splits: number of layers, whose matrices an optimizer of whole matrices (Muon) updates separately.
     """
 
     def __init__(self, input_dim: int, output_dim: int, *, parts: tuple[str, ...], bias: bool) -> None:
@@ -61,7 +60,7 @@ class StackedLinear(nn.Linear):
         self.muon_splits = len(parts)
 
     def forward_slice(self, input_TD: Tensor, first: int, stop: int) -> Tensor:
-        """Return the outputs of some layers side by side, (T, D) -> (T, S E)."""
+        """Compute only the layers ``first`` to ``stop - 1``, with their outputs side by side: (T, D) -> (T, S E)."""
         width = self.out_features // len(self.parts)
         rows = slice(first * width, stop * width)
         return nn.functional.linear(input_TD, self.weight[rows], None if self.bias is None else self.bias[rows])
@@ -124,8 +123,8 @@ class InputEmbeddings(nn.Module):
     """The sum of token, learned position and segment embeddings (Devlin et al. 2019, section 3), optionally normalized.
 
     Args:
-        position_offset: number of rows at the front of the position embedding that no token uses.
-        type_row: whether to add one learned row to every token if there are no segments.
+        position_offset: number of unused rows at the beginning of the position table.
+        type_row: whether to add one learned vector to every token if there are no segments.
     """
 
     def __init__(
@@ -158,21 +157,21 @@ class InputEmbeddings(nn.Module):
 
     @staticmethod
     def _of_segments(segment: nn.Embedding, segments_T: Tensor) -> Tensor:
-        """(T, D), or (D,) if there is only one segment."""
+        """Return the segment embeddings, (T, D), or (D,) if there is only one segment."""
         if segment.num_embeddings == 1:
             return segment.weight[0]
         if segment.num_embeddings == 2 and segments_T.device.type != "cpu":
-            # The gradient is a sum. With a lookup, the threads of all tokens wait for one another at two rows.
+            # In the backward pass of a lookup, all threads would add to two rows and wait for one another.
             return torch.where(segments_T[:, None] == 0, segment.weight[0], segment.weight[1])
         return segment(segments_T)
 
 
 class ResidualStream(nn.Module):
-    """The beginning and end of a residual stream, the states that each layer of a stack passes to the next.
+    """The dtype of a residual stream, the states that each layer of a stack passes to the next.
 
-    Under autocast, the products in a layer have its dtype, but the stream and its norms are float32, because the
-    embeddings are float32, and so is the sum of a float32 and a bfloat16 number. A bfloat16 stream (``keep_residual``)
-    halves the memory that norms and residual sums read, write and keep for the backward pass.
+    Under autocast, matrix products have autocast's dtype, but the stream and its norms are float32: the embeddings are
+    float32, and so is the sum of a float32 and a bfloat16 number. A bfloat16 stream (``keep_residual``) halves the
+    memory that norms and residual sums read, write and keep for the backward pass.
     """
 
     dtype: torch.dtype | None = None
@@ -182,7 +181,7 @@ class ResidualStream(nn.Module):
         return embedded if self.dtype is None else embedded.to(self.dtype)
 
     def end(self, last: Tensor) -> Tensor:
-        """Return the output of the last layer, in float32 for the heads."""
+        """Return the output of the last layer, as float32 for the heads."""
         return last if self.dtype is None else last.float()
 
 
@@ -190,8 +189,8 @@ class ResidualNorm(nn.LayerNorm):
     """LayerNorm in a residual stream.
 
     Attributes:
-        keeps_dtype: whether the output has the dtype of the input; mean and variance are always float32. Otherwise
-            autocast decides, which computes norms in float32 on CUDA.
+        keeps_dtype: whether the output has the dtype of the input; mean and variance are always float32. If not,
+            autocast decides; on CUDA, norms are then float32.
     """
 
     keeps_dtype = False

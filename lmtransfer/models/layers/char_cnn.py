@@ -1,6 +1,6 @@
 """Word vectors from characters: convolutions, highway layers and a projection (Kim et al. 2016; Peters et al. 2018).
 
-Shape legend: T tokens, C characters of a word, U distinct words, E width of a character, F filters, D width.
+Shape legend: T tokens, C characters of a word, U distinct words, E width of a character embedding, F filters, D width.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from torch import Tensor, nn
 
 from lmtransfer.data.batch import upload
 
-#: Number of ELMo's character ids: 0 is no character, byte b has id b + 1, and the marks follow the bytes.
+#: Number of ELMo's character ids: 0 is no character, byte b has id b + 1, and special characters follow the bytes.
 NUM_CHARACTERS = 262
-#: Fills the places after the end of a word up to C; the convolutions read it like any other character.
+#: The character that fills a word up to C characters; the convolutions read it like any other character.
 PADDING_CHARACTER = 261
 
-#: The numbers of distinct words and of characters are rounded up to multiples of these, because a CPU builds a kernel
-#: for each new shape of a bfloat16 product.
+#: The number of distinct words and the number of characters are rounded up to multiples of these constants, because a
+#: CPU builds a kernel for each new shape of a bfloat16 product.
 _WORDS_MULTIPLE, _CHARACTERS_MULTIPLE = 128, 8
 
 CharActivation = Literal["relu", "tanh"]
 
 
 class Highway(nn.Module):
-    """``g * relu(A x) + (1 - g) * x`` with ``g = sigmoid(B x)`` (Srivastava et al. 2015, equation 3).
+    """A highway layer: ``g * relu(A x) + (1 - g) * x`` with ``g = sigmoid(B x)`` (Srivastava et al. 2015, equation 3).
 
-    The initialization is that of allenai/bilm-tf: weights from a normal distribution of variance 1 / D and gate biases
-    of -2, so that the output is mostly ``x`` at first.
+    As in allenai/bilm-tf, weights start from a normal distribution of variance 1 / D, and gate biases at -2, so that
+    the output is mostly ``x`` at first.
     """
 
     def __init__(self, *, dim: int) -> None:
@@ -48,9 +48,9 @@ class Highway(nn.Module):
 
 
 class CharacterCnn(nn.Module):
-    """Computes the vector of a word from its characters, as in allenai/bilm-tf.
+    """Computes word vectors from characters, as in allenai/bilm-tf.
 
-    The steps are: convolutions of several widths over the character embeddings, the maximum of each filter over the
+    The stages are convolutions of several widths over the character embeddings, the maximum of each filter over the
     word, the activation *after* the maximum, highway layers, and a projection. Each distinct word of a batch is
     computed once.
 
@@ -96,7 +96,7 @@ class CharacterCnn(nn.Module):
         nn.init.zeros_(self.projection.bias)
 
     def forward(self, chars_TC: Tensor) -> Tensor:
-        """Character ids, any integer dtype, on the host, (T, C) -> (T, D) on the module's device."""
+        """Compute word vectors from character ids (any integer dtype, on the host): (T, C) -> (T, D)."""
         chars_UC, word_T = distinct_rows(chars_TC.numpy(), multiple=_WORDS_MULTIPLE)
         words_UD = self.projection(self.features(chars_UC))
         return words_UD.index_select(0, upload(word_T, words_UD.device))
@@ -111,13 +111,13 @@ class CharacterCnn(nn.Module):
         return words_UF
 
     def _trimmed(self, chars_UC: np.ndarray) -> np.ndarray:
-        """Remove trailing columns in which all filters see only padding again; the maxima do not change."""
+        """Remove trailing columns of padding that do not change the maxima."""
         width = int((chars_UC != PADDING_CHARACTER).sum(1).max()) + self.max_width
         return chars_UC[:, : -(-width // _CHARACTERS_MULTIPLE) * _CHARACTERS_MULTIPLE]
 
 
 def _strongest(convolution: nn.Module, embedded_UCE: Tensor) -> Tensor:
-    """Return each filter's maximum, (U, F), by a matrix product: on a CPU twice as fast as ``conv1d``."""
+    """Return the maximum of each filter, (U, F), by a matrix product, which on a CPU is twice as fast as ``conv1d``."""
     assert isinstance(convolution, nn.Conv1d)
     assert convolution.bias is not None
     (width,), char_dim = convolution.kernel_size, embedded_UCE.shape[2]
@@ -127,10 +127,10 @@ def _strongest(convolution: nn.Module, embedded_UCE: Tensor) -> Tensor:
 
 
 def distinct_rows(rows_TC: np.ndarray, *, multiple: int = 1) -> tuple[np.ndarray, np.ndarray]:
-    """Return the distinct rows (U, C), and for each row its index among them, int64 (T,).
+    """Return the distinct rows, (U, C), and the index of each row among them, int64, (T,).
 
-    Extra rows round U up to a multiple of ``multiple``. Rows are compared by a 64-bit hash, which is many times faster
-    than sorting the rows. The probability that two words in a batch of 4,096 have the same hash is below 1 in 10^9.
+    Extra rows fill U up to a multiple of ``multiple``. Rows are compared by a 64-bit hash, which is many times as fast
+    as sorting them. The probability that two words in a batch of 4,096 have the same hash is below 1 in 10^9.
     """
     generator = torch.Generator().manual_seed(0)
     factors_C = torch.randint(-(2**62), 2**62, (rows_TC.shape[1],), generator=generator).numpy() * 2 + 1

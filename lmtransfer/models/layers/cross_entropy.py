@@ -1,6 +1,6 @@
 """Softmax cross entropies at prediction positions, over the whole vocabulary or a sample of it, computed in chunks.
 
-Shape legend: M prediction positions, m of a chunk, S samples, V vocabulary, D width.
+Shape legend: M prediction positions, m positions of a chunk, S samples, V vocabulary, D width.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from torch import Tensor
 _CHUNK_SAMPLED = {"cpu": 1 << 19}
 _CHUNK_SAMPLED_ELSEWHERE = 1 << 24
 
-#: Reads the logits of a chunk, (m, V), given the slice of its positions; it must not change them.
+#: A function that reads the logits of a chunk, (m, V), given the slice of its positions, without changing them.
 ReadLogits = Callable[[slice, Tensor], None]
-#: Number of logits in a chunk: 1 MiB in bfloat16, which fits in a CPU's second-level cache.
+#: Number of logits in a chunk on a CPU: 1 MiB in bfloat16, which fits in the second-level cache.
 _CHUNK_LOGITS = 1 << 19
-#: The same on other devices, for which large chunks are fast: 256 MiB in bfloat16, and 512 MiB for the probabilities.
+#: Number of logits in a chunk on other devices: 256 MiB in bfloat16, and 512 MiB for the probabilities.
 CHUNK_LOGITS_ELSEWHERE = 1 << 27
 
 
@@ -45,15 +45,15 @@ def sample_softmax(
 
 @torch.no_grad()
 def sample_logits(logits_MV: Tensor, uniform_M: Tensor, *, temperature: float = 1.0) -> Tensor:
-    """Sample one id per position from ``softmax(logits / temperature)``, in float32 or wider, without changing them.
+    """Sample one id per position from ``softmax(logits / temperature)``, in float32 or wider.
 
     The method is inversion: the sample is the first id at which the cumulative probability exceeds the position's
-    uniform number, so that a sample depends only on its own position, not on the rest of the batch.
+    uniform number. A sample therefore depends only on its own position, not on the rest of the batch.
     google-research/electra samples from the same distribution with Gumbel noise, which needs V random numbers per
     position.
 
     Args:
-        logits_MV: logits of any floating dtype, converted to float32 one chunk at a time.
+        logits_MV: logits of any floating dtype; converted to float32 one chunk at a time.
 
     Returns:
         int64, (M,).
@@ -66,7 +66,7 @@ def sample_logits(logits_MV: Tensor, uniform_M: Tensor, *, temperature: float = 
         sums = logits.sub_(logits.amax(-1, keepdim=True)).exp_().cumsum_(-1)
         places = torch.searchsorted(sums, uniform_M[part, None].to(dtype) * sums[:, -1:], right=True)
         samples[part] = places[:, 0]
-    return samples.clamp_(max=vocabulary - 1)  # rounding at the upper end
+    return samples.clamp_(max=vocabulary - 1)  # rounding can lead beyond the last id
 
 
 def _chunks(size: int, vocabulary: int, device: torch.device) -> Iterator[slice]:
@@ -76,11 +76,12 @@ def _chunks(size: int, vocabulary: int, device: torch.device) -> Iterator[slice]
 
 
 class _Chunk(NamedTuple):
-    """The results computed from the logits of some positions.
+    """The results for a chunk of positions.
 
     Attributes:
+        best: the most probable id at each position, int64, (m,).
         gradient: the gradient of the weighted sum of the losses with respect to the logits, (m, V); None if not needed.
-        bias_gradient: its sum over the positions, (V,); None if not needed, or without a bias or weights.
+        bias_gradient: the sum of ``gradient`` over the positions, (V,); None if not needed, or without bias or weights.
     """
 
     losses: Tensor
@@ -99,7 +100,7 @@ def _chunks_of_logits(
     *,
     needs_gradient: bool,
 ) -> Iterator[tuple[slice, _Chunk]]:
-    """Split the positions into chunks whose logits stay in cache, or on other devices do not fill the memory."""
+    """Yield the results chunk by chunk, so that the logits stay in cache, or do not fill the memory of a GPU."""
     compute = _compute_chunk if hidden_MD.device.type == "cpu" else _compute_on_device
     needs_bias = bias_V is not None and weights_M is not None
     rows = max(1, chunk_logits(hidden_MD.device) // len(weight_VD))
@@ -115,7 +116,7 @@ def _chunks_of_logits(
 def _compute_chunk(
     logits: Tensor, targets: Tensor, weights: Tensor | None, needs_gradient: bool, needs_bias: bool
 ) -> _Chunk:
-    """Compute a ``_Chunk``; the gradient is float32 or wider, in the memory of the probabilities."""
+    """Compute the results of a chunk; the gradient is float32 or wider, and overwrites the probabilities."""
     accumulate = torch.promote_types(logits.dtype, torch.float32)
     top, best = logits.max(-1, keepdim=True)
     probabilities = logits.softmax(-1, dtype=accumulate)
@@ -127,14 +128,14 @@ def _compute_chunk(
     gradient = probabilities.scatter_add_(-1, targets[:, None], torch.full_like(probabilities[:, :1], -1.0))
     if weights is not None:
         torch.mul(gradient, weights[:, None], out=gradient)
-    # Summed here, in the accumulation dtype and in cache: a later sum over the rows would first copy all rows.
+    # Sum here, in the accumulation dtype and in cache: a later sum over all positions would first copy the gradient.
     return _Chunk(losses, best[:, 0], gradient, gradient.sum(0) if needs_bias else None)
 
 
 def _compute_fused(
     logits: Tensor, targets: Tensor, weights: Tensor | None, needs_gradient: bool, needs_bias: bool
 ) -> _Chunk:
-    """Compute a ``_Chunk``, in a form to compile, without logit-sized tensors except the gradient, in their dtype."""
+    """Compute the results of a chunk in a form that compiles to fused kernels; the gradient has the logits' dtype."""
     exact = logits.to(torch.promote_types(logits.dtype, torch.float32))
     top, best = exact.max(-1, keepdim=True)
     shifted = exact - top
@@ -155,20 +156,20 @@ _compute_on_device = _compute_chunk
 
 
 def compile_losses() -> None:
-    """Compile the cross entropies of this process for devices other than the CPU."""
+    """Compile the cross entropies for devices other than the CPU, from now on and for the whole process."""
     global _compute_on_device
     _compute_on_device = torch.compile(_compute_fused)
 
 
 def chunk_logits(device: torch.device) -> int:
-    """Return the number of logits in a chunk."""
+    """Return the maximum number of logits in a chunk."""
     return _CHUNK_LOGITS if device.type == "cpu" else CHUNK_LOGITS_ELSEWHERE
 
 
 def loss_inputs(hidden_MD: Tensor, weight_VD: Tensor, bias_V: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Return the states in autocast's dtype, and detach all three where no gradient is needed.
+    """Convert the states to autocast's dtype, and detach all three tensors if no gradient is needed.
 
-    ``ctx.needs_input_grad`` is also true under ``no_grad``, so validation would compute gradients and discard them.
+    ``ctx.needs_input_grad`` is true even under ``no_grad``, so that validation would compute gradients for nothing.
     """
     device = hidden_MD.device.type
     if torch.is_autocast_enabled(device):
@@ -181,7 +182,7 @@ def loss_inputs(hidden_MD: Tensor, weight_VD: Tensor, bias_V: Tensor | None) -> 
 def _prepare(
     ctx: Any, hidden_MD: Tensor, weight_VD: Tensor, bias_V: Tensor | None
 ) -> tuple[Tensor, Tensor | None, torch.dtype, bool]:
-    """Return weight and bias in the dtype of the states, the dtype of sums, and whether a gradient is needed."""
+    """Return the weight and bias in the dtype of the states, the dtype of sums, and whether gradients are needed."""
     ctx.dtypes = (weight_VD.dtype, None if bias_V is None else bias_V.dtype)
     dtype = hidden_MD.dtype
     bias = None if bias_V is None else bias_V.to(dtype)
@@ -189,7 +190,7 @@ def _prepare(
 
 
 class _CrossEntropySum(torch.autograd.Function):
-    """Forward computes the gradient of the logits while they are in cache; backward only multiplies matrices."""
+    """The forward pass computes the gradient of the logits while they are in cache; backward multiplies matrices."""
 
     @staticmethod
     def forward(
@@ -233,7 +234,7 @@ class _CrossEntropySum(torch.autograd.Function):
 
 
 class _LargeCrossEntropySum(torch.autograd.Function):
-    """``_CrossEntropySum`` if all logit gradients would fill the memory: forward also multiplies, chunk by chunk."""
+    """``_CrossEntropySum`` with less memory: the forward pass also computes the matrix products, chunk by chunk."""
 
     @staticmethod
     def forward(
@@ -292,10 +293,10 @@ def cross_entropy_sum(
 ) -> tuple[Tensor, Tensor]:
     """Compute the sum of softmax cross entropies (nats) of ``hidden @ weight.T + bias``, in chunks that stay in cache.
 
-    Under autocast, the logits have its dtype; the softmax and the sum are float32 (float64 for float64 inputs).
+    Under autocast, the logits have autocast's dtype; softmax and sum are float32 (float64 for float64 inputs).
 
     Returns:
-        The weighted sum, a scalar with gradient; and whether each target was the most probable id, bool (M,).
+        The weighted sum, a scalar with gradient; and whether each target was the most probable id, bool, (M,).
     """
     device = hidden_MD.device.type
     hidden_MD, weight_VD, bias_V = loss_inputs(hidden_MD, weight_VD, bias_V)
@@ -315,13 +316,13 @@ def cross_entropy_sum_and_samples(
     uniform_M: Tensor,
     temperature: float = 1.0,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute ``cross_entropy_sum``, and draw a sample from the softmax at each position.
+    """Compute ``cross_entropy_sum``, and sample an id from the softmax at each position.
 
-    The samples use the logits of the loss, which are computed once, except on a CPU under autocast: there, the logits
-    for the samples are computed again in float32.
+    Loss and samples use the same logits, except on a CPU under autocast, where the logits for the samples are computed
+    again in float32.
 
     Returns:
-        The two results of ``cross_entropy_sum``; and the samples, int64 (M,).
+        The two results of ``cross_entropy_sum``; and the samples, int64, (M,).
     """
     if hidden_MD.device.type == "cpu" and torch.is_autocast_enabled("cpu"):
         samples_M = sample_softmax(hidden_MD, weight_VD, bias_V, uniform_M, temperature=temperature)
@@ -336,7 +337,7 @@ def cross_entropy_sum_and_samples(
 
 
 class _CrossEntropies(torch.autograd.Function):
-    """The cross entropy of each position separately; the weights of the positions are known only in backward."""
+    """The cross entropy at each position; the weights of the positions are known only in the backward pass."""
 
     @staticmethod
     def forward(
@@ -373,11 +374,11 @@ class _CrossEntropies(torch.autograd.Function):
 def cross_entropies(
     hidden_MD: Tensor, weight_VD: Tensor, bias_V: Tensor | None, targets_M: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Compute the softmax cross entropy (nats) at each position; use ``cross_entropy_sum`` if only the sum is needed.
+    """Compute the softmax cross entropy (nats) at each position; for the sum alone, use ``cross_entropy_sum``.
 
     Returns:
         The cross entropies with gradient, (M,), in the dtype of ``cross_entropy_sum``; and the most probable ids,
-        int64 (M,).
+        int64, (M,).
     """
     hidden_MD, weight_VD, bias_V = loss_inputs(hidden_MD, weight_VD, bias_V)
     with torch.autocast(hidden_MD.device.type, enabled=False):
@@ -385,22 +386,22 @@ def cross_entropies(
 
 
 def log_uniform_probabilities(ids: Tensor, vocab_size: int) -> Tensor:
-    """Return ``log((id + 2) / (id + 1)) / log(V + 1)``: about Zipf's law if ids are sorted by frequency; float32."""
+    """Return ``log((id + 2) / (id + 1)) / log(V + 1)``, float32: roughly Zipf's law if ids are sorted by frequency."""
     return torch.log1p(1.0 / (ids.float() + 1.0)) / math.log(vocab_size + 1)
 
 
 def log_uniform_samples(num_samples: int, vocab_size: int, device: torch.device) -> Tensor:
-    """Sample ``num_samples`` ids with replacement from ``log_uniform_probabilities``, int64 (S,)."""
+    """Sample ids with replacement from ``log_uniform_probabilities``, int64, (S,)."""
     uniform_S = torch.rand(num_samples, device=device, dtype=torch.float64)
     ids_S = torch.exp(uniform_S * math.log(vocab_size + 1)).long() - 1
-    return ids_S.clamp_(0, vocab_size - 1)  # rounding at the upper end
+    return ids_S.clamp_(0, vocab_size - 1)  # rounding can lead beyond the last id
 
 
 class _SampledCrossEntropies(torch.autograd.Function):
-    """Forward computes the gradient of the logits while they are in cache; backward only multiplies matrices.
+    """The forward pass computes the gradient of the logits while they are in cache; backward multiplies matrices.
 
-    The logits of the targets, ``true_M``, are separate from those of the samples. ``excluded_M`` is the sample that
-    equals the target, or S if none does.
+    The logits of the targets, ``true_M``, are separate from those of the samples. ``excluded_M`` is the index of the
+    sample that equals the target, or S if there is none.
     """
 
     @staticmethod
@@ -456,20 +457,21 @@ def sampled_cross_entropies(
     samples_S: Tensor,
     corrects_target: bool = False,
 ) -> Tensor:
-    """Estimate cross entropies (nats), (M,), with a normalizer computed from the sampled ids.
+    """Estimate cross entropies (nats), (M,), with a normalizer computed from sampled ids.
 
-    Importance sampling (Bengio & Senecal 2003), with the target always in the sample. The normalizer of the full
-    softmax, the sum of ``exp(logit)`` over the vocabulary, is replaced by the sum of ``exp(logit)`` of the target and
-    ``exp(logit) / Q`` of each distinct sampled id other than the target. Q = 1 - (1 - p)^S is the probability that the
-    id is among the samples, so the mean is the full normalizer. The loss estimates that of the full softmax: on average
-    it is lower by about half of the relative variance of the normalizer, which falls with S.
+    This is importance sampling (Bengio & Senecal 2003), with the target always in the sample. The normalizer of the
+    full softmax, the sum of ``exp(logit)`` over the vocabulary, is replaced by the sum of ``exp(logit)`` of the target
+    and ``exp(logit) / Q`` of each distinct sampled id other than the target. Q = 1 - (1 - p)^S is the probability that
+    an id is among the samples, so the expected value is the full normalizer. On average, the loss is lower than that of
+    the full softmax by about half of the relative variance of the normalizer, which falls with S.
 
-    With ``corrects_target``, the target is divided by Q as well, as if it had been sampled (Jean et al. 2015; ELMo was
-    trained in this way, with ``tf.nn.sampled_softmax_loss``, which samples until S ids are distinct). The loss is then
-    lower wherever the target is rarely sampled, and cannot be compared with that of the full softmax. A masked encoder
-    learned the same from both (scripts/RESULTS.md, "A sampled softmax").
+    With ``corrects_target``, the target's term is also divided by Q, as if the target had been sampled (Jean et al.
+    2015; ELMo was trained in this way, with ``tf.nn.sampled_softmax_loss``, which samples until S ids are distinct).
+    The loss is then lower wherever the target is rarely sampled, and cannot be compared with that of the full softmax.
+    A masked encoder learned equally well from both (scripts/RESULTS.md, "A sampled softmax").
 
-    Under autocast, the logits of the samples have its dtype; everything else is float32 (float64 for float64 inputs).
+    Under autocast, the logits of the samples have autocast's dtype; everything else is float32 (float64 for float64
+    inputs).
     """
     vocabulary, num_samples = len(weight_VD), len(samples_S)
     hidden_MD, weight_VD, bias_V = loss_inputs(hidden_MD, weight_VD, bias_V)
@@ -482,7 +484,7 @@ def sampled_cross_entropies(
         place_M = torch.searchsorted(sorted_S, targets_M).clamp_(max=num_samples - 1)
         place_M = torch.where(sorted_S[place_M] == targets_M, order_S[place_M], num_samples)
 
-        ids = torch.cat([samples_S, targets_M])  # one lookup: each has a gradient as large as the vocabulary
+        ids = torch.cat([samples_S, targets_M])  # a single lookup, because its gradient is as large as the vocabulary
         samples_SD, true_MD = weight_VD.index_select(0, ids).split([num_samples, len(targets_M)])
         true_M = (hidden_MD.to(dtype) * true_MD.to(dtype)).sum(-1)
         bias_S = -log_inclusion(samples_S, vocabulary, num_samples).to(dtype)
@@ -496,6 +498,6 @@ def sampled_cross_entropies(
 
 
 def log_inclusion(ids: Tensor, vocab_size: int, num_samples: int) -> Tensor:
-    """Return ``log(1 - (1 - p)^S)``, the log probability that an id is among S samples, float32."""
+    """Return the log probability that an id is among S samples, ``log(1 - (1 - p)^S)``, float32."""
     probabilities = log_uniform_probabilities(ids, vocab_size)
     return (-torch.expm1(num_samples * torch.log1p(-probabilities))).log()

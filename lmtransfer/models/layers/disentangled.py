@@ -1,4 +1,4 @@
-"""An embedding table that is the sum of another table, without its gradient, and a trained difference (DeBERTaV3).
+"""Disentangled embedding sharing (DeBERTaV3): a table that is another table, without gradient, plus a difference.
 
 Shape legend: V rows, E width.
 """
@@ -13,7 +13,7 @@ from torch.nn.utils import parametrize
 
 
 class _BasePlusDifference(nn.Module):
-    """The sum of base and difference; no gradient reaches the base."""
+    """The sum of the base table and the difference; no gradient reaches the base."""
 
     def __init__(self, base: nn.Embedding) -> None:
         super().__init__()
@@ -24,22 +24,19 @@ class _BasePlusDifference(nn.Module):
         return self._base[0].weight.detach() + difference_VE
 
     def right_inverse(self, table_VE: Tensor) -> Tensor:
-        """Return the difference that results in ``table_VE``."""
+        """Return the difference between ``table_VE`` and the base."""
         return table_VE - self._base[0].weight.detach()
 
 
 def disentangle(table: nn.Embedding, base: nn.Embedding) -> nn.Embedding:
-    """Replace the weights of ``table`` with ``stop_gradient(base) + difference`` (He et al. 2021, section 3).
+    """Replace the weights of ``table`` with ``stop_gradient(base) + difference``, in place (He et al. 2021, section 3).
 
-    ``table.weight`` returns the sum, and its gradient goes to the difference. ``state_dict`` contains the sum under the
-    name of the table, like an ordinary table, but not the difference: the caller saves it. Base and difference restore
-    exactly the same sum, bit for bit.
-
-    Args:
-        table: the table, changed in place. The difference is 0 where ``table`` equals ``base``.
+    ``table.weight`` returns the sum; its gradient goes to the difference. ``state_dict`` contains the sum under the
+    name of the table, as for an ordinary table. The caller must save the difference. Base and difference restore the
+    sum bit for bit.
 
     Returns:
-        The difference, (V, E), which is the parameter to train instead of the table.
+        The difference, (V, E), which is trained instead of the table; 0 where ``table`` equals ``base``.
     """
     parametrize.register_parametrization(table, "weight", _BasePlusDifference(base))
     table.register_state_dict_post_hook(_save_sum)
@@ -49,10 +46,7 @@ def disentangle(table: nn.Embedding, base: nn.Embedding) -> nn.Embedding:
 
 
 def merge(module: nn.Module) -> None:
-    """Turn the tables in ``module`` that are sums into ordinary tables with the same values.
-
-    After this call, base and difference are no longer trained as such.
-    """
+    """Convert all disentangled tables in ``module`` to ordinary tables with the same values."""
     for table in list(module.modules()):
         if isinstance(table, nn.Embedding) and parametrize.is_parametrized(table, "weight"):
             merged = table.weight.detach().clone()

@@ -1,4 +1,4 @@
-"""Low-rank updates of fixed matrices, LoRA (Hu et al. 2021, https://arxiv.org/abs/2106.09685).
+"""LoRA: low-rank updates of fixed matrices (Hu et al. 2021, https://arxiv.org/abs/2106.09685).
 
 Shape legend: T tokens, D input width, E output width of a matrix, R rank.
 """
@@ -16,17 +16,18 @@ from typing_extensions import override
 from lmtransfer.models.layers.building_blocks import Dropout, StackedLinear
 
 _PARTS = ("a.weight", "b.weight", "scale")
-#: The name of a tensor in an update: the layer, the number of its matrix, and one of ``_PARTS``.
+#: The name of a tensor in an update: the layer, the index of the matrix in it, and one of ``_PARTS``.
 _UPDATE_NAME = re.compile(rf"(.*)\.updates\.(\d+)\.({'|'.join(map(re.escape, _PARTS))})")
 
 
 class LowRankUpdate(nn.Module):
-    """The update ``alpha / R * B A`` of a matrix (section 4.1). B starts at 0, so the update changes nothing at first.
+    """The update ``alpha / R * B A`` of a matrix (section 4.1). B starts at 0, so that the update is 0 at first.
 
-    A is initialized as in the published code (uniform, like torch's linear layers); in the paper it is Gaussian.
+    A is initialized as in the published code (uniform, like PyTorch's linear layers), not with the Gaussian of the
+    paper.
 
     Args:
-        alpha: scales the update, so that the learning rate need not change with the rank.
+        alpha: factor of the update; with it, the learning rate need not change with the rank.
 
     Attributes:
         scale: ``alpha / R``, saved with A and B, so that a checkpoint alone determines the update.
@@ -48,12 +49,12 @@ class LowRankUpdate(nn.Module):
 
 
 class LoraLinear(StackedLinear):
-    """A linear layer, or stacked ones, with low-rank updates of some of the matrices.
+    """A linear layer, possibly of several stacked matrices, with low-rank updates of some of the matrices.
 
-    The layer's tensors keep their names; those of the updates are ``updates.<number of the matrix>.*``.
+    The layer's tensors keep their names; those of the updates are named ``updates.<index of the matrix>.*``.
 
     Args:
-        updates: the updates by the number of their matrix in the stack; 0 for a layer with a single matrix.
+        updates: the updates by the index of their matrix in the stack; 0 for a layer with a single matrix.
     """
 
     def __init__(self, layer: nn.Linear, updates: Mapping[int, LowRankUpdate]) -> None:
@@ -63,7 +64,7 @@ class LoraLinear(StackedLinear):
                 layer.in_features, layer.out_features // len(parts), parts=parts, bias=layer.bias is not None
             )
         self.weight, self.bias = layer.weight, layer.bias
-        self.updates = nn.ModuleDict({str(number): update for number, update in updates.items()})
+        self.updates = nn.ModuleDict({str(index): update for index, update in updates.items()})
 
     def forward(self, input_TD: Tensor) -> Tensor:
         """Return the outputs of all layers side by side."""
@@ -72,13 +73,13 @@ class LoraLinear(StackedLinear):
     @override
     def forward_slice(self, input_TD: Tensor, first: int, stop: int) -> Tensor:
         outputs = list(super().forward_slice(input_TD, first, stop).chunk(stop - first, dim=-1))
-        for number, update in self.updates.items():
-            if first <= int(number) < stop:
-                outputs[int(number) - first] = outputs[int(number) - first] + update(input_TD)
+        for index, update in self.updates.items():
+            if first <= int(index) < stop:
+                outputs[int(index) - first] = outputs[int(index) - first] + update(input_TD)
         return torch.cat(outputs, dim=-1) if len(outputs) > 1 else outputs[0]
 
     def merge(self) -> nn.Linear:
-        """Return an ordinary layer that computes the same without dropout."""
+        """Return an ordinary layer with the updates added to its matrices."""
         bias = self.bias is not None
         with torch.device("meta"):
             if len(self.parts) > 1:
@@ -92,7 +93,7 @@ class LoraLinear(StackedLinear):
 
 
 def replace_layers(module: nn.Module, replacements: Mapping[nn.Linear, nn.Linear]) -> None:
-    """Replace layers wherever they occur in a module."""
+    """Replace linear layers wherever they occur in a module."""
     for parent in list(module.modules()):
         for name, child in list(parent.named_children()):
             if isinstance(child, nn.Linear) and child in replacements:
@@ -100,17 +101,17 @@ def replace_layers(module: nn.Module, replacements: Mapping[nn.Linear, nn.Linear
 
 
 def merge_updates(module: nn.Module) -> None:
-    """Add all low-rank updates in a module to their matrices, which turns the layers into ordinary layers."""
+    """Add all low-rank updates in a module to their matrices, and restore ordinary layers."""
     updated = [layer for layer in module.modules() if isinstance(layer, LoraLinear)]
     replace_layers(module, {layer: layer.merge() for layer in updated})
 
 
 @dataclass(frozen=True, slots=True)
 class SavedUpdate:
-    """An update as stored in a checkpoint."""
+    """An update as stored in a checkpoint, for the matrix with index ``index`` in a layer."""
 
     layer: str
-    number: int
+    index: int
     a_RD: Tensor
     b_ER: Tensor
     scale: Tensor
@@ -118,10 +119,10 @@ class SavedUpdate:
     @property
     def rows(self) -> slice:
         """The rows of the matrix in the layer's weight."""
-        return slice(self.number * len(self.b_ER), (self.number + 1) * len(self.b_ER))
+        return slice(self.index * len(self.b_ER), (self.index + 1) * len(self.b_ER))
 
     def fits(self, weight: Tensor) -> bool:
-        """Whether the shapes of A and B fit the layer's weight."""
+        """Whether the shapes of A and B match the layer's weight."""
         if (weight.ndim, self.a_RD.ndim, self.b_ER.ndim, self.scale.ndim) != (2, 2, 2, 0):
             return False
         inner = self.a_RD.shape[0] == self.b_ER.shape[1] and self.a_RD.shape[1] == weight.shape[1]
@@ -131,7 +132,7 @@ class SavedUpdate:
 def split_updates(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], list[SavedUpdate]]:
     """Separate the low-rank updates of matrices from the other tensors.
 
-    Updates that are incomplete, or whose shapes do not fit their matrix, are kept among the other tensors.
+    The tensors of an update that is incomplete or does not match its matrix remain among the other tensors.
     """
     of_layers: dict[tuple[str, int], dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
@@ -139,15 +140,15 @@ def split_updates(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], lis
         if match is not None:
             of_layers.setdefault((match[1], int(match[2])), {})[match[3]] = tensor
     own, updates = dict(tensors), []
-    for (layer, number), parts in of_layers.items():
+    for (layer, index), parts in of_layers.items():
         weight = own.get(f"{layer}.weight")
         if weight is None or len(parts) < len(_PARTS):
             continue
-        update = SavedUpdate(layer, number, *(parts[part] for part in _PARTS))
+        update = SavedUpdate(layer, index, *(parts[part] for part in _PARTS))
         if update.fits(weight):
             updates.append(update)
             for part in _PARTS:
-                del own[f"{layer}.updates.{number}.{part}"]
+                del own[f"{layer}.updates.{index}.{part}"]
     return own, updates
 
 

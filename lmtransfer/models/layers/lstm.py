@@ -1,7 +1,7 @@
 """LSTMs with projection over packed sequences.
 
-Shape legend: T tokens of a packed batch (in time-major order inside the recurrence), B or S sequences, D input width, H
-cells, P width of the projection.
+Shape legend: T tokens of a packed batch (in time-major order inside the recurrence), B or S sequences, D input width,
+H cells, P width of the projection.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from torch.nn.utils.rnn import PackedSequence
 
 from lmtransfer.data.batch import upload
 
-#: State of all sequences in one direction: projections (B, P) and cells (B, H).
+#: The state of a layer for all sequences: projections (B, P) and cells (B, H).
 LstmState = tuple[Tensor, Tensor]
 
 
 class Recurrence(torch.autograd.Function):
     """The recurrent part of an LSTM with projection (Sak et al. 2014) over sequences in time-major order.
 
-    It reads the contribution of the inputs to the gates, with biases, in the order input, forget, new, output; the
-    state before the first token of each sequence; and the number of sequences that have a token at each time step,
-    descending. It returns the projections (T, P), and the last projection (S, P) and the last cells (S, H) of each
-    sequence. No gradient flows into the initial state or out of the final state.
+    Its inputs are the contribution of the words to the gates, with biases, in the order input, forget, new, output; the
+    state before the first token of each sequence; and the number of sequences that have a token at each time step, in
+    descending order. It returns the projections (T, P), and for each sequence the last projection (S, P) and the last
+    cells (S, H). No gradient flows into the initial state or out of the final state.
 
-    It clips like ``tf.nn.rnn_cell.LSTMCell``: cells after the update and before the output gate, projections before
-    the next time step reads them. Cells and gates are float32 (float64 for float64 inputs). The factors of the products
-    have the dtype of the matrices.
+    Clipping is that of ``tf.nn.rnn_cell.LSTMCell``: cells after the update and before the output gate, projections
+    before the next time step reads them. Cells and gates are float32 (float64 for float64 inputs). Matrix products have
+    the dtype of the matrices.
 
-    Only the recurrent part is computed step by step: the gradient of each of the two matrices is one product after the
-    loop, while automatic differentiation would compute and add one product per time step. With ``compiled``, a time
-    step is compiled, which fuses the operations between its two products.
+    The gradients of the two matrices are computed by one product each after the loop; automatic differentiation would
+    compute and add one product per time step. With ``compiled``, time steps are compiled, which fuses the operations
+    between their two products.
     """
 
     @staticmethod
@@ -82,7 +82,7 @@ class Recurrence(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad_outputs: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
-        """Run the time steps backward, then multiply for the matrices."""
+        """Run the time steps backward, then compute the gradients of the matrices."""
         gates, cells, tanh_output, opened, outputs, hidden_SP, cell_SH, recurrent, project = ctx.saved_tensors
         grad_gates = torch.empty_like(gates)
         grad_projected = grad_outputs.clone()
@@ -110,7 +110,7 @@ class Recurrence(torch.autograd.Function):
 
 
 def _rows(tensor: Tensor, rows: slice) -> Tensor:
-    """Return rows, detached: compiled code for a view is valid only for some sizes of the whole tensor."""
+    """Return rows, detached, because compiled code for a view is valid only for some sizes of the whole tensor."""
     return tensor[rows].detach()
 
 
@@ -127,9 +127,10 @@ def _read(
     cell_clip: float | None,
     proj_clip: float | None,
 ) -> None:
-    """Compute one time step of the S sequences that have one; writes into all tensors except the matrices.
+    """Compute one time step of S sequences in place; only the two matrices are not written.
 
-    The first five belong to this time step. ``hidden_SP`` and ``cell_SH`` hold the state before it, then after it.
+    The first five tensors belong to this time step. ``hidden_SP`` and ``cell_SH`` hold the state before the time step,
+    and afterwards the state after it.
     """
     dtype, width = recurrent_4HP.dtype, cell_SH.shape[1]
     gates_S4H += hidden_SP.to(dtype) @ recurrent_4HP.T
@@ -165,9 +166,9 @@ def _read_backward(
     cell_clip: float | None,
     proj_clip: float | None,
 ) -> None:
-    """Compute the backward pass of ``_read``; writes into the gradients.
+    """Compute the backward pass of ``_read``, writing the gradients in place.
 
-    ``projected_SP`` is the gradient of the outputs, and ``before_SH`` the cells before this time step.
+    ``projected_SP`` is the gradient of the outputs, and ``before_SH`` contains the cells before this time step.
     """
     dtype, width = recurrent_4HP.dtype, grad_cell_SH.shape[1]
     projected_SP += grad_hidden_SP
@@ -194,7 +195,7 @@ def _compiled(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def _shifted(outputs_TP: Tensor, batch_sizes: Sequence[int]) -> list[Tensor]:
-    """Return, for each time step except the first, the previous step's outputs of the sequences that continue."""
+    """Return, for each time step after the first, the previous outputs of the sequences that continue."""
     steps = outputs_TP.split(list(batch_sizes))
     return [step[:size] for step, size in zip(steps[:-1], batch_sizes[1:], strict=True)]
 
@@ -203,11 +204,12 @@ def _shifted(outputs_TP: Tensor, batch_sizes: Sequence[int]) -> list[Tensor]:
 class TimeMajor:
     """The order in which recurrent layers read packed sequences: all first tokens, then all second tokens, and so on.
 
-    Within a time step, tokens are in the order of their sequences, the longest sequence first.
+    Within a time step, tokens are ordered by the length of their sequence, longest first.
 
     Attributes:
-        order_T: index of the packed token at each place in that order, int64.
-        restore_T: place of each packed token in that order, int64.
+        order_T: index of the packed token at each place in this order, int64.
+        restore_T: place of each packed token in this order, int64.
+        sorted_B: indices of the sequences, longest first, int64.
         rank_B: place of each sequence in ``sorted_B``, int64.
         batch_sizes: number of sequences that have a token at each time step.
     """
@@ -220,7 +222,7 @@ class TimeMajor:
 
     @classmethod
     def of(cls, lengths: Sequence[int], *, backward: bool = False, device: torch.device | str = "cpu") -> TimeMajor:
-        """Compute the order for sequences of these lengths; with ``backward``, each sequence is read from its end."""
+        """Compute the order for sequences of these lengths; with ``backward``, from the end of each sequence."""
         lengths_B = np.asarray(lengths, dtype=np.int64)
         sorted_B = np.argsort(-lengths_B, kind="stable")
         rank_B = np.argsort(sorted_B)
@@ -239,13 +241,12 @@ class TimeMajor:
 class ProjectedLstm(nn.Module):
     """One direction of an LSTM layer whose output is a projection of its cells (Sak et al. 2014, section 2).
 
-    There are two paths. The fused path is PyTorch's LSTM; it runs on CUDA if nothing is clipped. The exact path clips
-    at each time step, as the published ELMo does. On a CPU, the exact path also runs without clipping, because it is
-    faster there: 2,048 tokens in 64 sequences, input width 128, 512 cells, output width 128, forward and backward on
-    one core take 101 ms, compared with 161 ms with ``nn.LSTM``. The fused path computes in float32 at every precision.
-    On the exact path under autocast, the factors of the matrix products have autocast's dtype (62 ms). Sums, gates,
-    cells and clipping remain float32. On CUDA, ``compile`` fuses them: according to the compiler's code for a CPU, a
-    time step then starts 5 kernels forward and 5 backward, instead of 17 and 34.
+    There are two implementations. The fused one is PyTorch's LSTM, always in float32; it runs on CUDA if nothing is
+    clipped. The exact one clips at each time step, as the published ELMo does. A CPU always uses the exact one, which
+    is faster there: 2,048 tokens in 64 sequences, input width 128, 512 cells and output width 128, forward and backward
+    on one core, take 101 ms, compared with 161 ms with ``nn.LSTM``. Under autocast, its matrix products have autocast's
+    dtype (62 ms); sums, gates, cells and clipping remain float32. On CUDA, ``compile`` fuses the operations of a time
+    step: according to the compiler's code for a CPU, into 5 kernels forward and 5 backward, instead of 17 and 34.
 
     The weights are initialized as in TensorFlow: Glorot uniform matrices and biases of 0, except the two biases of the
     forget gate, whose sum is 1.
@@ -278,17 +279,17 @@ class ProjectedLstm(nn.Module):
             bias[self.cell_dim : 2 * self.cell_dim] = 0.5
 
     def compile(self, *_: Any, **__: Any) -> None:
-        """Compile only the time steps of the exact path on CUDA: the layer itself is not one graph."""
+        """Compile only the time steps of the exact implementation on CUDA, because the layer is not a single graph."""
         self._compiles_on_cuda = True
 
     def forward(self, inputs_TD: Tensor, order: TimeMajor, state: LstmState | None = None) -> tuple[Tensor, LstmState]:
-        """Read sequences.
+        """Run the layer.
 
         Args:
-            state: state of each sequence before its first token (sequences in batch order); None for zeros.
+            state: state before the first token of each sequence, in the order of the batch; None for zeros.
 
         Returns:
-            The outputs (T, P), in time-major order; and the state after the last token of each sequence, without
+            The outputs, (T, P) in time-major order; and the state after the last token of each sequence, without
             gradient.
         """
         with torch.autocast(inputs_TD.device.type, enabled=False):
@@ -305,7 +306,7 @@ class ProjectedLstm(nn.Module):
 
     @property
     def _weights(self) -> Sequence[Tensor]:
-        """The matrices from inputs and from state to gates, the biases of both, and the matrix from cells to state."""
+        """The matrices from inputs to gates and from state to gates, their biases, and the projection of the cells."""
         return self.lstm.all_weights[0]
 
     @property

@@ -1,7 +1,10 @@
-"""Multi-head attention with relative positions over packed sequences with memories.
+"""Multi-head attention with relative positions and a memory, with the masks of Transformer-XL and XLNet.
 
-Shape legend: N packed queries, X packed keys, P distances, D width, H heads, K head width, G sequences of a block, Q
-and S its query and key slots.
+``RelativeLayout`` computes which keys each query sees: for Transformer-XL the keys before it (causal), for XLNet the
+keys that its factorization order allows (the permutation mask). XLNet's two streams are in ``models.xlnet``.
+
+Shape legend: T tokens, N packed queries, X packed keys, R real sequences, M memory rows, P distances, D width, H heads,
+K head width, G sequences in a block, Q and S query and key slots in a block.
 """
 
 from __future__ import annotations
@@ -15,21 +18,22 @@ import torch
 from torch import Tensor, nn
 
 from lmtransfer.data.batch import PackedBatch, upload
-from lmtransfer.models.layers.attention.blocks import Slots, attention_mask, from_blocks, to_blocks
-from lmtransfer.models.layers.attention.layout import AttentionLayer, Layout
+from lmtransfer.models.layers.attention.dense import Slots, attention_mask, from_blocks, to_blocks
+from lmtransfer.models.layers.attention.dispatch import Layout
+from lmtransfer.models.layers.attention.self_attention import AttentionLayer
 from lmtransfer.models.layers.building_blocks import StackedLinear
 from lmtransfer.models.layers.building_blocks import dropout as drop
 
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """The keys of attention: the memory of each sequence, then its tokens.
+    """The packed keys of a batch: the memory of each sequence, then its tokens.
 
     Attributes:
-        memory: number of memory rows of each sequence, the same for all sequences.
-        num_real: R, the number of real sequences; the memories of filler are zeros.
+        memory: number of memory rows M of each sequence, the same for all sequences.
+        num_real: number of real sequences R; the memories of filler sequences are zeros.
         order_X: for each packed key, its row in [all memories; all tokens]; None if all sequences have the same length,
-            because concatenation then suffices.
+            because concatenation is then sufficient.
     """
 
     memory: int
@@ -40,7 +44,7 @@ class Keys:
 
     @classmethod
     def of(cls, batch: PackedBatch, *, memory: int) -> Keys:
-        """Build the keys of ``batch``, with ``memory`` memory rows before the tokens of each sequence."""
+        """Describe the keys of ``batch``, with ``memory`` memory rows before the tokens of each sequence."""
         device = batch.tokens_T.device
         order = None
         if memory and len(set(batch.lengths)) > 1:
@@ -51,7 +55,7 @@ class Keys:
         return cls(memory, batch.lengths, batch.num_real, order, device)
 
     def with_memory(self, memory_RMD: Tensor | None, rows_TD: Tensor) -> Tensor:
-        """Return the packed keys (X, D): memories of real sequences, and token rows; also works without dimension D."""
+        """Join the memories of the real sequences and the rows of the tokens into packed keys, (X, D) or (X,)."""
         if not self.memory:
             return rows_TD
         assert memory_RMD is not None
@@ -65,7 +69,7 @@ class Keys:
         return torch.cat([memory_RMD.flatten(0, 1), rows_TD]).index_select(0, self.order_X)
 
     def last_keys(self, keys_XD: Tensor, size: int) -> Tensor:
-        """Return each real sequence's last keys, detached: at most ``size``, the same number for each, (R, M, D)."""
+        """Return the last keys of each real sequence, equally many and at most ``size``, detached, (R, M, D)."""
         size = min(size, self.memory + min(self.lengths[: self.num_real]))
         if len(set(self.lengths)) == 1:
             return keys_XD.detach().view(len(self.lengths), -1, keys_XD.shape[1])[: self.num_real, -size:]
@@ -79,10 +83,10 @@ class RelativeBlock:
     """The keys that the queries of a dense block see, and their distances.
 
     Attributes:
-        num_tokens: number of token slots of each sequence; the other S - num_tokens keys are its memory.
-        hidden: True where a query does not see a key, broadcastable to (G, heads, Q, S); None if all keys are seen.
+        num_tokens: number of token slots of each sequence; the other S - num_tokens key slots are its memory.
+        hidden: True where a query does not see a key, broadcastable to (G, H, Q, S); None if all keys are seen.
         differs: True where a query and a key belong to different segments, (G, 1, Q, S); None if segments are not used.
-        places: for a selection of queries, the index of the distance to each key in the row of distances, int64,
+        places: for a selection of queries, the index of each query-key distance in the row of distances, int64,
             (1, G, Q, S); None if the queries are all tokens in order.
     """
 
@@ -94,10 +98,10 @@ class RelativeBlock:
 
 @dataclass(frozen=True, slots=True)
 class RelativeLayout:
-    """Packed queries over packed keys.
+    """The keys that each packed query sees, and their distances.
 
     Attributes:
-        causal: keys after a query are hidden, so distances below -1 are not needed.
+        causal: whether keys after a query are hidden, so that distances below -1 are not needed.
     """
 
     layout: Layout
@@ -120,12 +124,13 @@ class RelativeLayout:
         """Lay out a batch.
 
         Args:
-            num_seen: a query sees at most this many keys: the nearest ones, including itself; None for no limit.
+            num_seen: maximum number of keys that a query sees: the nearest ones, including itself; None for no limit.
                 Requires ``causal``.
+            counts: number of queries in each sequence; None if all tokens are queries.
             positions_N: positions of the queries within their sequences; ``None`` only with ``counts=None``.
-            segments_T: segment of each token, if segments are used; memory has segment 0.
-            order_T: rank of each token in the factorization order, or None. With an order, a query sees only keys of
-                lower rank and all memory. There is one entry per token, even for a selection of queries.
+            segments_T: segment of each token, if segments are used; the memory has segment 0.
+            order_T: rank of each token in the factorization order, one for each token even if only some are queries, or
+                None. With an order, a query sees the memory and the keys of lower rank only.
             attends_to_itself: with ``order_T``, whether a query also sees the keys of its own rank.
         """
         assert not (causal and counts is not None), "a selection of queries sees all that its order allows"
@@ -168,18 +173,18 @@ class RelativeLayout:
         return cls(layout, tuple(blocks), causal)
 
     def distances(self) -> Tensor:
-        """Return all distances from a query back to a key that any block needs, the largest first, int64."""
+        """Return all distances from a query back to a key that the blocks need, in descending order, int64, (P,)."""
         most_distant, nearest = self.layout.max_keys - 1, self._nearest(max(block.num_tokens for block in self.blocks))
         return torch.arange(most_distant, nearest - 1, -1, device=self.layout.device)
 
     def distances_of(self, block: int) -> slice:
-        """Return the slice of ``distances`` that a block needs: from its first key's distance down to the nearest."""
+        """Return the slice of ``distances`` that a block needs."""
         zero = self.layout.max_keys - 1
         most_distant = self.layout.dense.blocks[block].num_keys - 1
         return slice(zero - most_distant, zero - self._nearest(self.blocks[block].num_tokens) + 1)
 
     def _nearest(self, num_tokens: int) -> int:
-        """Return the least distance, from the first of ``num_tokens`` tokens to the last; -1 if causal."""
+        """Return the smallest distance, from the first of ``num_tokens`` tokens to the last; -1 if causal."""
         return -1 if self.causal else 1 - num_tokens
 
 
@@ -192,7 +197,12 @@ def _slotted(rows: Tensor, slots: Slots) -> tuple[Tensor, ...]:
 def _pairs(
     keys: Keys, layout: Layout, per_token_T: Tensor, of_query: Tensor | None, memory: int
 ) -> list[tuple[Tensor, Tensor]]:
-    """Return the number of each query (G, Q) and key (G, S) in each block; all memory has the number ``memory``."""
+    """Arrange a value per token by block: the values of the queries (G, Q) and of the keys (G, S).
+
+    Args:
+        of_query: the token of each query; None if all tokens are queries.
+        memory: the value of all memory rows.
+    """
     per_query = per_token_T if of_query is None else per_token_T[of_query]
     memory_RM = per_token_T.new_full((keys.num_real, keys.memory), memory)
     per_key = keys.with_memory(memory_RM, per_token_T)
@@ -204,12 +214,12 @@ def _pairs(
 
 
 class RelativeBiases(nn.Module):
-    """Learned biases of the queries: u for the product with keys, v with distances, s with segments.
+    """Learned biases of the queries: u for products with keys, v for distances, and s for segments.
 
     Dai et al. 2019, section 3.3 (u, v); Yang et al. 2019, section 2.5 (s and the two segment vectors).
 
     Args:
-        segments: whether to create s and the two vectors for same and different segments as well.
+        segments: whether to create s, and the vectors for "same segment" and "different segments".
     """
 
     def __init__(self, *, dim: int, segments: bool = False) -> None:
@@ -220,7 +230,7 @@ class RelativeBiases(nn.Module):
         self.same_or_different = nn.Parameter(0.02 * torch.randn(2, dim)) if segments else None
 
     def unused_segment_term(self) -> Tensor | float:
-        """Zero, with a zero gradient for the segment parameters, which rows with a single segment do not use."""
+        """Return 0, with a gradient of 0 for the segment parameters, for batches in which all rows have one segment."""
         if self.segment is None or self.same_or_different is None:
             return 0.0
         return 0.0 * (self.segment.sum() + self.same_or_different.sum())
@@ -229,9 +239,9 @@ class RelativeBiases(nn.Module):
 class RelativeAttention(AttentionLayer):
     """Attention with the scores (q + u) k + (q + v) r, plus (q + s) e with segments; its linear layers have no biases.
 
-    r is a projection of the sinusoids of the distance from query to key. e is the vector for the same segment or for
-    different segments. A softmax depends only on the difference of these two vectors, so only the difference is
-    computed.
+    r is a projection of the sinusoids of the distance from query to key. e is the vector for "same segment" or
+    "different segments". Only the difference of these two vectors is computed, because a softmax depends on nothing
+    else.
     """
 
     def __init__(self, *, dim: int, num_heads: int, dropout: float = 0.0) -> None:
@@ -273,7 +283,7 @@ class RelativeAttention(AttentionLayer):
         if not layout.dense.blocks:
             return query_ND  # there are no queries
         if dtype == torch.bfloat16 and query_ND.device.type == "cpu" and layout.dense.keys.moves is not None:
-            # As in layers.attention: ragged blocks rarely repeat a shape, and each new shape needs a bfloat16 kernel.
+            # As in ``dense_attention``: a CPU builds a kernel for each new shape of a bfloat16 product.
             query_ND, key_value_X2D, by_distance_PD = query_ND.float(), key_value_X2D.float(), by_distance_PD.float()
         counts_segments = biases.segment is not None and any(block.differs is not None for block in at.blocks)
         content_D = biases.content if counts_segments else biases.content + biases.unused_segment_term()
@@ -303,7 +313,7 @@ class RelativeAttention(AttentionLayer):
         return from_blocks(output, layout.dense.queries)
 
     def _add_positions(self, scores_GHQS: Tensor, query: Tensor, row_PD: Tensor, relative: RelativeBlock) -> Tensor:
-        """Add (q + v) r to the scores; ``row_PD`` holds the block's distances."""
+        """Add (q + v) r to the scores; ``row_PD`` holds the projected distances of the block."""
         size, _, num_queries, _ = scores_GHQS.shape
         row_HKP = row_PD.view(-1, self.num_heads, self.dim // self.num_heads).permute(1, 2, 0)
         query_HNK = query.view(-1, self.num_heads, self.dim // self.num_heads).transpose(0, 1)
@@ -320,9 +330,10 @@ def _biased(query_ND: Tensor, bias_D: Tensor, width: int) -> Tensor:
 
 
 def sinusoids(distances_P: Tensor, dim: int) -> Tensor:
-    """Compute sines, then cosines of the distances at ``dim / 2`` wavelengths, (P, D) float32.
+    """Compute the sines and cosines of the distances at ``dim / 2`` wavelengths, float32, (P, D).
 
-    Vaswani et al. 2017, section 3.5, in the order of Transformer-XL's code: all sines come before all cosines.
+    These are the features of Vaswani et al. 2017, section 3.5, in the order of Transformer-XL's code: all sines, then
+    all cosines.
     """
     exponents = torch.arange(0, dim, 2, device=distances_P.device, dtype=torch.float32) / dim
     angles = distances_P.float()[:, None] / 10000.0**exponents
@@ -330,11 +341,10 @@ def sinusoids(distances_P: Tensor, dim: int) -> Tensor:
 
 
 def add_shifted(scores_GHQS: Tensor, by_distance_HGQP: Tensor, offset: int) -> Tensor:
-    """Add entry ``offset - i + j`` of row i of ``by_distance_HGQP`` to the score of query i and key j.
+    """Add entry ``offset - i + j`` of row i of ``by_distance_HGQP`` to the score of query i and key j, in place.
 
-    This is the relative shift of Dai et al. 2019, appendix B, as a view with other strides, so it needs no copy or
-    gather. It changes ``scores_GHQS`` in place. If the entry lies outside the row, the entry of a neighboring row is
-    added; the caller must hide such keys.
+    This is the relative shift of Dai et al. 2019, appendix B, as a view with other strides, without a copy or a gather.
+    An entry outside the row is taken from a neighboring row; the caller must hide such keys.
     """
     return _AddShifted.apply(scores_GHQS, by_distance_HGQP, offset)
 
@@ -360,7 +370,7 @@ class _AddShifted(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
         queries, distances = ctx.shape[2:]
-        if distances == grad.shape[-1] + 1:  # there are no gaps between the rows of the view
+        if distances == grad.shape[-1] + 1:  # the rows of the view are adjacent
             by_distance = grad.new_empty(ctx.shape)
             flat = by_distance.view(*ctx.shape[:2], queries * distances)
             flat[..., : ctx.offset] = 0

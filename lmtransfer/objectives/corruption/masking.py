@@ -1,4 +1,4 @@
-"""Masked-token corruption (BERT)."""
+"""The interface of corruptions, and token masking (BERT)."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class CorruptedRow(NamedTuple):
         tokens: token ids, int32, shape (n,).
         positions: indices into the row of the tokens to predict, int64, ascending, shape (m,).
         targets: the original ids at these positions, int32, shape (m,).
-        per_target: further numbers for each target by name, int64, shape (m,) each.
-        per_token: further numbers for each token by name, int64, shape (n,) each.
-        causal: whether the row is unchanged and the encoder reads it left to right.
+        per_target: additional integers for each target by name, int64, shape (m,) each.
+        per_token: additional integers for each token by name, int64, shape (n,) each.
+        causal: whether the row is unchanged and read left to right.
     """
 
     tokens: np.ndarray
@@ -39,18 +39,18 @@ class CorruptedRow(NamedTuple):
 
 
 class Corruption(ABC):
-    """Masks tokens of each row independently, so that the result does not depend on the batch.
+    """Chooses the tokens to predict in a row, and masks them; rows are independent, so batches do not matter.
 
     Attributes:
         static_masking: whether every epoch repeats the rows and masks of the first epoch.
-        provides: names of the further numbers per target or per token that it provides; an objective may need them.
-        uses_mask: whether it inserts [MASK] into rows; the tokenizer must then have [MASK].
-        hides: whether it produces tokens to predict; an objective must then predict them.
-        shows_targets: whether the tokens to predict remain visible in the row. An objective that needs what it
-            ``provides`` hides them itself; any other objective would see them.
-        masks_uniformly: whether it masks frequent tokens as often as rare tokens, so that the entropy of the token
+        provides: names of the additional integers per target or per token, which an objective may need.
+        uses_mask: whether rows may contain [MASK], which the tokenizer must then have.
+        hides: whether there are tokens to predict, which an objective must then predict.
+        shows_targets: whether the tokens to predict remain visible in the row. An objective that needs ``provides``
+            hides them itself; any other objective would see them.
+        masks_uniformly: whether frequent tokens are masked as often as rare ones, so that the entropy of the token
             frequencies is the loss of a model that knows only these frequencies.
-        causal_share: share of the rows that it leaves unchanged and the encoder reads left to right.
+        causal_share: share of the rows that are left unchanged and read left to right.
     """
 
     static_masking: bool = False
@@ -62,19 +62,19 @@ class Corruption(ABC):
     causal_share: float = 0.0
 
     def observe(self, store: TokenStore | MixedStore) -> None:  # noqa: B027
-        """Read statistics of the text before the first row, such as word frequencies; by default, do nothing."""
+        """Read statistics of the text, such as word frequencies, before the first row; by default, nothing."""
 
     @abstractmethod
     def corrupt(self, row: Row, rng: np.random.Generator) -> CorruptedRow:
-        """Return the corrupted row; it depends only on the row and ``rng``, and special tokens never change."""
+        """Return the corrupted row, which depends only on the row and ``rng``; special tokens never change."""
 
     def expected_targets(self, num_tokens: int) -> int:
-        """Return the expected number of predictions in rows with ``num_tokens`` tokens in total, for static shapes."""
+        """Return the expected number of predictions among ``num_tokens`` tokens, for static shapes."""
         return 0
 
 
 class NoCorruption(Corruption):
-    """Leaves rows unchanged: for objectives that predict the text itself, such as the next token."""
+    """Leaves rows unchanged, for objectives such as next-token prediction."""
 
     hides = False
 
@@ -84,11 +84,11 @@ class NoCorruption(Corruption):
 
 
 class Choice(NamedTuple):
-    """Positions to mask.
+    """The positions to mask.
 
     Attributes:
-        units: number of the unit of each position, from 0 in order, int64, shape (m,).
-        per_target: further numbers for each position by name, int64, shape (m,) each.
+        units: index of the unit that each position belongs to, ascending from 0, int64, shape (m,).
+        per_target: additional integers for each position by name, int64, shape (m,) each.
     """
 
     positions: np.ndarray
@@ -97,13 +97,13 @@ class Choice(NamedTuple):
 
 
 def sample_order(items: np.ndarray, weights: np.ndarray | None, rng: np.random.Generator) -> np.ndarray:
-    """Return items in random order: the first is sampled by weight from all items, the second from the rest, and so on.
+    """Return items in random order, sampled one after another without replacement, in proportion to their weights.
+
+    With weights, items are sorted by an exponential variate divided by the weight (Efraimidis and Spirakis 2006,
+    https://doi.org/10.1016/j.ipl.2005.11.003).
 
     Args:
-        weights: weight of each item, above 0, to which its probability of being sampled is proportional; None for equal
-            weights.
-        rng: source of random numbers. With weights, items are sorted by an exponential variate divided by the weight
-            (Efraimidis and Spirakis 2006, https://doi.org/10.1016/j.ipl.2005.11.003).
+        weights: weight of each item, above 0; None for equal weights.
     """
     if weights is None:
         return rng.permutation(items)
@@ -114,8 +114,9 @@ class Selection(ABC):
     """Chooses units of a row until a token budget is used up.
 
     Attributes:
-        supports_weights: whether it supports ``token_weights``.
-        token_weights: weight of each id, above 0; a unit's weight is the mean of its tokens'. None for equal weights.
+        supports_weights: whether ``token_weights`` is supported.
+        token_weights: weight of each id, above 0; the weight of a unit is the mean over its tokens. None for equal
+            weights.
     """
 
     provides: tuple[str, ...] = ()
@@ -123,7 +124,7 @@ class Selection(ABC):
     token_weights: np.ndarray | None = None
 
     def bind(self, tokenizer: Tokenizer) -> None:  # noqa: B027
-        """Read properties of the vocabulary, once, before the first row; by default, do nothing."""
+        """Read properties of the vocabulary, once, before the first row; by default, nothing."""
 
     @abstractmethod
     def choose(self, tokens: np.ndarray, maskable: np.ndarray, budget: int, rng: np.random.Generator) -> Choice:
@@ -148,36 +149,36 @@ class SingleTokens(Selection):
         return Choice(positions, np.arange(budget))
 
 
-#: How the tokens to mask are sampled: all with the same probability, or rare tokens more often.
+#: How the tokens to mask are sampled: all with equal probability, or rare tokens more often.
 Weighting = Literal["uniform", "rare"]
-#: Minimum information of a token, in nats, used for tokens that are more than a third of the text.
+#: Minimum information of a token in nats, which limits the weight of tokens that make up more than a third of the text.
 _LEAST_INFORMATION = 1.0
 
 
 class TokenMasking(Corruption):
     """Masks some tokens of each row (Devlin et al. 2019, section 3.1; create_pretraining_data.py).
 
-    Their number is ``min(max_predictions, max(1, round(mask_prob * len(row))))``. As in the original, the length
-    includes special tokens, but special tokens are never masked. With single tokens, the number is exact. With larger
-    units, it is an upper limit, and as many whole units are masked as fit.
+    The number of masked tokens is ``min(max_predictions, max(1, round(mask_prob * len(row))))``. As in the original,
+    the length includes special tokens, but these are never masked. With single tokens, the number is exact. With larger
+    units, it is an upper limit, and only whole units are masked.
 
     Args:
         mask_share: share of the masked tokens that become [MASK].
         random_share: share of the masked tokens that become random tokens; the rest stay unchanged.
-        max_predictions: maximum number of tokens to mask in a row; null for no limit (20 at 128 tokens in the
-            original).
+        max_predictions: maximum number of tokens to mask in a row (20 at 128 tokens in the original); null for no
+            limit.
         selection: the units that are masked as a whole, such as words or spans; single tokens by default.
-        shared_replacement: draw one of the three outcomes for all tokens of a unit together (SpanBERT); otherwise for
-            each token separately (BERT's whole words, ALBERT, ERNIE).
-        random_from_specials: draw random tokens from the whole vocabulary, special tokens included, as the original
-            code does; the paper does not specify it.
-        weighting: with "uniform", all tokens of a row have the same probability. With "rare", tokens are sampled, one
-            after the other, in proportion to their information ``-log p``, where p is the token's share of the training
-            text; the minimum is 1 nat. The number of masked tokens is the same, but they are harder, so losses of the
-            two settings are not comparable. (Yang et al. 2022, https://arxiv.org/abs/2208.10806, weight by the losses
-            so far; batches here do not depend on the state of the model.)
+        shared_replacement: whether all tokens of a unit share one of the three outcomes (SpanBERT); otherwise, the
+            outcome is drawn for each token (BERT's whole words, ALBERT, ERNIE).
+        random_from_specials: draw random tokens from the whole vocabulary including special tokens, as in the original
+            code; the paper does not specify this.
+        weighting: with "uniform", all tokens of a row have the same probability. With "rare", tokens are sampled in
+            proportion to their information ``-log p`` (at least 1 nat), where p is the token's share of the training
+            text. As many tokens are masked, but they are harder to predict, so the losses of the two settings are not
+            comparable. (Yang et al. 2022, https://arxiv.org/abs/2208.10806, use past losses as weights; here, batches
+            do not depend on the state of the model.)
         causal_share: share of the rows, sampled independently, that are left unchanged and read left to right, for a
-            language model next to the masked language model (Charpentier & Samuel 2024, arXiv 2410.24159).
+            language model in addition to the masked language model (Charpentier & Samuel 2024, arXiv 2410.24159).
     """
 
     uses_mask = True
@@ -199,8 +200,8 @@ class TokenMasking(Corruption):
     ) -> None:
         if not 0 <= causal_share < 1:
             raise ConfigError(
-                f"objective.causal_share={causal_share} is not allowed: use a number from 0 to below 1; to read all "
-                "rows left to right, use objective=lm"
+                f"objective.causal_share={causal_share} is not allowed: use a number of at least 0 and below 1; to "
+                "read all rows left to right, use objective=lm"
             )
         if min(mask_share, random_share) < 0 or mask_share + random_share > 1 + 1e-9:
             raise ConfigError(
@@ -255,7 +256,7 @@ class TokenMasking(Corruption):
         return CorruptedRow(corrupted, positions, targets, choice.per_target)
 
     def _replace(self, tokens: np.ndarray, units: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Draw one kind of replacement per unit, and one random token per token."""
+        """Draw the outcome of each unit, and replace its tokens accordingly."""
         kind = rng.random(int(units[-1]) + 1 if len(units) else 0)[units]
         replaced = np.where(kind < self.mask_share, self.mask_id, tokens)
         (places,) = ((kind >= self.mask_share) & (kind < self.mask_share + self.random_share)).nonzero()

@@ -1,4 +1,8 @@
-"""The tokens that a permutation language model predicts, and their order (XLNet)."""
+"""The tokens that a permutation language model predicts, and the order in which it predicts them (XLNet).
+
+The attention mask that follows from this order is in ``models.layers.relative_attention``, and the two streams that use
+it are in ``models.xlnet``.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ from lmtransfer.tokenizers.base import Tokenizer
 
 
 class PermutationTargets(Corruption):
-    """Chooses short spans to predict, and the order in which their tokens are predicted; the tokens do not change.
+    """Chooses short spans to predict, and the order in which their tokens are predicted; the row stays unchanged.
 
     Spans are chosen as in section 3.1 of Yang et al. 2019: sample a length of 1 to ``max_ngram``, and place a span of
     this length within a context of ``alpha / beta`` times as many tokens, until the row is used up. ``beta / alpha`` of
@@ -21,12 +25,12 @@ class PermutationTargets(Corruption):
     published data_utils.py; the paper does not specify it. Special tokens belong to no context.
 
     The order is a random permutation of the chosen tokens. A token is predicted from all tokens that are not chosen,
-    and from the chosen tokens before it in the order. Tokens that are not predicted come first in a permutation, so
-    their order does not matter.
+    and from the chosen tokens before it in the order. Tokens that are not chosen come first, and their own order does
+    not matter.
 
     Where we differ from the published code: spans consist of tokens instead of whole words, contexts lie at random
-    positions in the row, and a span counts as part of its context, so that no more tokens are needed to reach the
-    intended number.
+    positions in the row, and a span is part of its context, so that the intended number of predictions needs no
+    additional tokens.
 
     ``per_token["order"]`` is 0 for tokens that are not predicted, and 1, 2, ... for the others.
 
@@ -72,12 +76,12 @@ class PermutationTargets(Corruption):
         return CorruptedRow(row.tokens, positions, row.tokens[positions], per_token={"order": order})
 
     def choose(self, size: int, rng: np.random.Generator) -> Choice:
-        """Choose spans, each a unit, with ``size * beta / alpha`` of ``size`` tokens, rounded down, at least 1."""
+        """Choose spans among ``size`` tokens: ``size * beta / alpha`` tokens in total, rounded down, but at least 1."""
         if size == 0:
             return Choice(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
         budget = max(int(size / self.context), 1)
         spans = self._spans(budget, rng)
-        # Contexts follow one another. The remaining tokens are split at random: some before the contexts, some after.
+        # Contexts follow one another; a random number of the remaining tokens precede them.
         ends = np.minimum((np.cumsum(spans) * self.context).astype(np.int64), size)
         contexts = np.diff(ends, prepend=0)
         first = rng.integers(size - ends[-1] + 1)
@@ -99,7 +103,7 @@ class PermutationTargets(Corruption):
         return rng.permutation(np.array(lengths))
 
     def _shortened(self, spans: np.ndarray, budget: int, rng: np.random.Generator) -> np.ndarray:
-        """Keep random spans with ``budget`` tokens in total, the last in part; the lengths of the others become 0."""
+        """Keep random spans of ``budget`` tokens in total, and shorten the last; the other lengths become 0."""
         order = rng.permutation(len(spans))
         before = np.cumsum(spans[order]) - spans[order]
         sizes = np.zeros_like(spans)

@@ -12,15 +12,15 @@ from lmtransfer.objectives.corruption.masking import CorruptedRow, Corruption
 from lmtransfer.objectives.rows.base import Row
 from lmtransfer.tokenizers.base import Tokenizer
 
-#: Number of ranges in the table of ``Quantiles``: a power of two, so that the product with a number is exact.
+#: Number of ranges in the table of ``Quantiles``: a power of two, so that products with it are exact.
 _RANGES = 2**16
 
 
 class Quantiles:
-    """Samples ids from uniform numbers, as ``cumulative.searchsorted(uniform, side="right")`` does, but faster.
+    """Samples ids from uniform numbers, faster than ``cumulative.searchsorted(uniform, side="right")``.
 
-    A table gives the id at which the search begins, for each of 65,536 ranges of the uniform number. Only a few steps
-    remain, and they are vectorized.
+    A table contains the id at which the search begins for each of 65,536 ranges of the uniform number, so that only a
+    few vectorized steps remain.
 
     Args:
         cumulative: cumulative probability of the ids, ascending, shape (V,).
@@ -31,7 +31,7 @@ class Quantiles:
         self.begins = cumulative.searchsorted(np.arange(_RANGES) / _RANGES, side="right")
 
     def __call__(self, uniform: np.ndarray) -> np.ndarray:
-        """Return ids, int64, in the shape of ``uniform``, whose numbers are in [0, 1)."""
+        """Return the ids for uniform numbers in [0, 1), int64, in the same shape."""
         ids = self.begins[(uniform * _RANGES).astype(np.int64)]
         while (above := self.bounds[ids] <= uniform).any():
             ids += above
@@ -39,7 +39,7 @@ class Quantiles:
 
 
 class ContextWindows(Corruption):
-    """Selects the context words of each word and samples noise words; masks nothing.
+    """Selects the context words of each word and samples noise words, without masking (word2vec).
 
     As in word2vec.c, special tokens and subsampled words are removed from the text first, so that windows reach
     further. The size of each window is sampled from 1 to ``window``. Noise words follow the unigram distribution raised
@@ -48,14 +48,14 @@ class ContextWindows(Corruption):
 
     ``per_token["context_left"]`` and ``per_token["context_right"]`` are the numbers of context words on each side of a
     word, counted among the remaining words; both are 0 for removed tokens. ``per_token["negative_0"]`` and so on are
-    the noise words of the word.
+    the noise words for the word.
 
     Until ``observe`` is called, all words count as equally frequent.
 
     Args:
         window: maximum number of context words on each side.
-        noise_power: with 0, all words are equally likely noise words; with 1, they are sampled by their frequency.
-        subsample: words with a frequency above this number t are removed at random, with probability ``1 - sqrt(t /
+        noise_power: with 0, noise words are sampled uniformly; with 1, by their frequency.
+        subsample: words with a frequency above this threshold t are removed at random, with probability ``1 - sqrt(t /
             frequency)`` (1e-5 in the paper, for a billion words); null disables subsampling.
     """
 
@@ -89,7 +89,7 @@ class ContextWindows(Corruption):
         """Set the word frequencies.
 
         Args:
-            shares: share of each id among all tokens of the corpus; ids beyond the length of ``shares`` do not occur.
+            shares: share of each id in the tokens of the corpus; 0 for ids beyond the length of ``shares``.
         """
         frequency = np.zeros(len(self.ordinary))
         size = min(len(frequency), len(shares))

@@ -1,4 +1,4 @@
-"""Units of whole words: each word (BERT), n-grams (ALBERT), spans (SpanBERT)."""
+"""Masking of whole words: single words (BERT), n-grams (ALBERT), spans (SpanBERT) and named entities (ERNIE)."""
 
 from __future__ import annotations
 
@@ -16,13 +16,12 @@ from lmtransfer.tokenizers.base import Tokenizer
 
 
 class WordGroups(NamedTuple):
-    """The maskable tokens of a row, grouped into words: a piece that begins a word, and the next pieces that do not.
+    """The maskable tokens of a row, grouped into words: a piece that begins a word and the next pieces that do not.
 
-    A special token ends a word. If the start of the row or a special token cuts a word, the rest of the word is a word
-    too.
+    A special token ends a word. If the start of the row or a special token cuts a word, the rest counts as a word.
 
     Attributes:
-        edges: word w is ``positions[edges[w]:edges[w + 1]]``, int64, shape (W + 1,).
+        edges: word w consists of ``positions[edges[w]:edges[w + 1]]``, int64, shape (W + 1,).
         follows: whether a word directly follows the previous word, without a token between them, bool, shape (W,).
     """
 
@@ -36,18 +35,18 @@ class WordGroups(NamedTuple):
         return self.edges[1:] - self.edges[:-1]
 
     def choose(self, units: Sequence[tuple[int, int]]) -> Choice:
-        """Choose the tokens of the given runs of words; each run is a unit.
+        """Choose the tokens of some runs of words; each run is a unit.
 
         Args:
-            units: first word of each run, and the word after its last word; runs do not overlap.
+            units: the first word of each run and the word after its last word; runs do not overlap.
         """
         edges = self.edges.tolist()
         places: list[int] = []
-        numbers: list[int] = []
-        for number, (start, end) in enumerate(sorted(units)):
+        indices: list[int] = []
+        for index, (start, end) in enumerate(sorted(units)):
             places += range(edges[start], edges[end])
-            numbers += [number] * (edges[end] - edges[start])
-        return Choice(self.positions[places], np.array(numbers, dtype=np.int64))
+            indices += [index] * (edges[end] - edges[start])
+        return Choice(self.positions[places], np.array(indices, dtype=np.int64))
 
 
 def words_of(tokens: np.ndarray, maskable: np.ndarray, starts_word: np.ndarray) -> WordGroups:
@@ -55,7 +54,7 @@ def words_of(tokens: np.ndarray, maskable: np.ndarray, starts_word: np.ndarray) 
 
     Args:
         maskable: positions that may be masked, int64, ascending; at least one.
-        starts_word: whether the piece begins a word, for each id, bool.
+        starts_word: whether each piece of the vocabulary begins a word, bool.
     """
     follows = np.zeros(len(maskable), dtype=bool)
     np.equal(maskable[1:] - maskable[:-1], 1, out=follows[1:])
@@ -75,15 +74,15 @@ def word_weights(words: WordGroups, tokens: np.ndarray, token_weights: np.ndarra
 def random_runs(
     words: WordGroups, lengths: np.ndarray, budget: int, rng: np.random.Generator, weights: np.ndarray | None = None
 ) -> Choice:
-    """Choose runs of whole words with random first words, until no further word fits the token budget.
+    """Choose runs of whole words with random first words, until the token budget is used up.
 
     First words are tried in random order. A run ends before a special token, before a word that is already masked, and
-    before a word that exceeds the remaining budget (the whole-word masking of google-research/bert also skips such a
-    word). If all words of a row exceed the budget, the first word in that order is masked, so that each row has
-    something to predict.
+    before a word that exceeds the remaining budget (the whole-word masking of google-research/bert also skips such
+    words). If every word of a row exceeds the budget, the first word in the random order is masked, so that each row
+    has something to predict.
 
     Args:
-        lengths: number of words of the run that would start at each word, int64, shape (W,).
+        lengths: number of words in a run that starts at each word, int64, shape (W,).
         weights: weight of each word as a first word; see ``sample_order``.
     """
     order = sample_order(np.arange(len(lengths)), weights, rng).tolist()
@@ -107,7 +106,7 @@ class RunsOfWords(Selection):
     """Each unit is a run of whole words; see ``random_runs``.
 
     Attributes:
-        cumulative: cumulative probability of the lengths 1, 2, ... but the last; None if each word is a unit.
+        cumulative: cumulative probabilities of the lengths 1, 2, ... without the last; None if each word is a unit.
     """
 
     supports_weights = True
@@ -127,7 +126,7 @@ class RunsOfWords(Selection):
 
 
 class WholeWords(RunsOfWords):
-    """Each word is a unit (the whole-word masking of google-research/bert); at most the budget is chosen.
+    """Each word is a unit (the whole-word masking of google-research/bert).
 
     Words are tried in random order, and a word that would exceed the budget is skipped.
     """
@@ -136,8 +135,9 @@ class WholeWords(RunsOfWords):
 class NGrams(RunsOfWords):
     """Each unit is n consecutive words, with p(n) proportional to 1 / n (Lan et al. 2020, section 4.1).
 
-    Where we differ from google-research/albert: an n-gram does not cross a special token. An n-gram that would overlap
-    another ends before it; the published code drops it, and may leave part of the budget unused.
+    Where we differ from google-research/albert: an n-gram does not cross a special token, and an n-gram that would
+    overlap another ends before the other. The published code drops such n-grams, and may leave part of the budget
+    unused.
     """
 
     def __init__(self, *, max_words: NgramWords = 3) -> None:
@@ -148,13 +148,13 @@ class NGrams(RunsOfWords):
 class Spans(RunsOfWords):
     """Each unit is a span of whole words of geometric length (Joshi et al. 2020, section 3.1).
 
-    Lengths l have p(l) proportional to ``(1 - stop_prob) ** (l - 1)`` for 1 to ``max_words``: a mean of 3.8 words with
-    the published numbers. A span starts at a word that is not yet masked. It ends before a special token, before a
-    masked word, and before a word that would exceed the budget. The first and last tokens of a row are never masked, so
-    that each span has a token on both sides.
+    The probability of a length l from 1 to ``max_words`` is proportional to ``(1 - stop_prob) ** (l - 1)``; with the
+    published parameters, the mean is 3.8 words. A span starts at a word that is not yet masked. It ends before a
+    special token, before a masked word, and before a word that would exceed the budget. The first and last tokens of a
+    row are never masked, so that each span has a token on both sides.
 
-    It provides ``left`` and ``right`` of each masked token for the span-boundary objective: the distances in tokens to
-    the nearest unmasked token on either side. Adjacent spans count as one span here.
+    For the span-boundary objective, ``left`` and ``right`` are the distances in tokens from each masked token to the
+    nearest unmasked token on either side. Adjacent spans count as one span here.
     """
 
     provides = ("left", "right")
@@ -170,7 +170,7 @@ class Spans(RunsOfWords):
 
 
 def _with_distances(choice: Choice) -> Choice:
-    """Return the same choice, with the distances ``left`` and ``right``."""
+    """Add the distances ``left`` and ``right`` to a choice."""
     positions = choice.positions
     edges = np.flatnonzero(np.diff(positions, prepend=-2, append=np.iinfo(np.int64).max) != 1)
     sizes = np.diff(edges)
@@ -180,18 +180,18 @@ def _with_distances(choice: Choice) -> Choice:
 
 _FIRST_WORD = re.compile(r"\w+")
 _SENTENCE_END = re.compile(r"[.!?]\W*$")
-#: Maximum number of words in the cache of forms; a full cache is emptied.
+#: Maximum number of words in the cache of word forms; a full cache is emptied.
 _MOST_FORMS = 2**17
 
 
 class WordForm(NamedTuple):
-    """What a word's letters indicate about entities.
+    """The features of a spelled word that indicate entities.
 
     Attributes:
-        is_capitalized: whether its first letter, after quotes and brackets, is a capital; the pronoun I does not count.
-        is_name: whether, in addition, nothing precedes the capital letter.
-        ends_in_letter: whether no punctuation follows it.
-        ends_sentence: whether it ends a sentence.
+        is_capitalized: whether the first letter, after any quotes and brackets, is a capital, except in the pronoun I.
+        is_name: whether the word is capitalized and begins with its capital letter.
+        ends_in_letter: whether no punctuation follows the word.
+        ends_sentence: whether the word ends a sentence.
     """
 
     is_capitalized: bool
@@ -213,18 +213,18 @@ class WordForm(NamedTuple):
 
 
 class Entities(Selection):
-    """Each named entity is a unit, and so is each word outside entities (Sun et al. 2019, section 3.2).
+    """Each named entity and each word outside entities is a unit (Sun et al. 2019, section 3.2).
 
     Entities are masked in random order until they reach their share of the budget; words outside entities use the rest.
-    (ERNIE masks words, phrases and entities in successive stages; here each row has masked words and entities.)
+    (ERNIE masks words, phrases and entities in successive stages; here, each row has masked words and entities.)
 
     An entity is a run of capitalized words without punctuation between them. Three cases do not count as entities: a
-    single word that begins a sentence or a row; the pronoun I; and a run of more than ``max_words``, which is
-    considered a headline. The rule does not work for languages that also capitalize other words, or that have no
-    capital letters.
+    single word that begins a sentence or a row; the pronoun I; and a run of more than ``max_words`` words, which is
+    considered a headline. The rule does not work for languages that capitalize other words too, or that have no capital
+    letters.
 
     Args:
-        entity_share: entities are masked until they reach this share of the budget, which is our own choice.
+        entity_share: share of the budget up to which entities are masked, a parameter of our own.
     """
 
     supports_weights = True
@@ -257,10 +257,10 @@ class Entities(Selection):
             outside[start:end] = False
         units, rest = [], budget
         entity_weights = None if weights is None else np.array([weights[start:end].mean() for start, end in entities])
-        for number in sample_order(np.arange(len(entities)), entity_weights, rng).tolist():
+        for index in sample_order(np.arange(len(entities)), entity_weights, rng).tolist():
             if budget - rest >= self.entity_share * budget:
                 break
-            start, end = entities[number]
+            start, end = entities[index]
             if edges[end] - edges[start] <= rest:
                 units.append((start, end))
                 rest -= edges[end] - edges[start]
@@ -274,7 +274,7 @@ class Entities(Selection):
         return words.choose(units or [(word, word + 1) for word in order[:1]] or entities[:1])
 
     def entities(self, tokens: np.ndarray, words: WordGroups) -> list[tuple[int, int]]:
-        """Return the first word of each entity of a row and the word after its last word, in order."""
+        """Return the first word of each entity and the word after its last word, in order."""
         ids = tokens[words.positions]
         has_upper = np.logical_or.reduceat(self.has_upper[ids], words.edges[:-1])
         pieces, edges = ids.tolist(), words.edges.tolist()
@@ -290,14 +290,14 @@ class Entities(Selection):
             end = start + 1
             while end < len(continues) and continues[end] and last.ends_in_letter and (after := form(end)).is_name:
                 last, end = after, end + 1
-            # At the beginning of a sentence, a capital letter alone does not indicate a name.
+            # At the start of a sentence, a single capitalized word need not be a name.
             alone = end - start == 1 and (start == 0 or not words.follows[start] or form(start - 1).ends_sentence)
             if end - start <= self.max_words and not alone:
                 spans.append((start, end))
         return spans
 
     def _form(self, ids: tuple[int, ...]) -> WordForm:
-        """Return the form of the word composed of these pieces, from a cache."""
+        """Return the form of a word, given its pieces, from a cache."""
         form = self._forms.get(ids)
         if form is None:
             if len(self._forms) == _MOST_FORMS:

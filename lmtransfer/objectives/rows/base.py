@@ -1,4 +1,4 @@
-"""The interface for cutting training rows from documents, and the documents laid end to end."""
+"""The interface for cutting training rows from documents, and a view of the documents as one text."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Row:
     Attributes:
         tokens: token ids, int32, shape (n,).
         segments: 0 for the first text, 1 for the second, int8, shape (n,).
-        key: description of its corpus tokens, for error messages, such as ``tokens 128:190``.
+        key: the tokens of the corpus in the row, for error messages, such as ``tokens 128:190``.
         labels: labels of the whole row by objective, such as ``{"nsp": 1}``.
     """
 
@@ -38,10 +38,11 @@ class Row:
 
 
 class RowPlan(ABC):
-    """The positions of one epoch's rows in the corpus; the rows themselves are read on request.
+    """The positions in the corpus of all rows of one epoch; the rows themselves are read on request.
 
     Attributes:
-        text: the source that rows are read from, as returned by ``Rows.text``; None in a plan from ``take``.
+        lengths: number of tokens in each row.
+        text: the source from which rows are read, as returned by ``Rows.text``; None in a plan from ``take``.
     """
 
     lengths: np.ndarray
@@ -49,11 +50,11 @@ class RowPlan(ABC):
 
     @abstractmethod
     def row(self, index: int) -> Row:
-        """Return row ``index`` of the epoch."""
+        """Read the row with index ``index``."""
 
     @abstractmethod
     def take(self, rows: np.ndarray) -> Self:
-        """Return a plan of some rows only, numbered from 0, without the text, so that it is small enough to send."""
+        """Return a plan of only these rows, indexed from 0; without the text, it can be sent to another process."""
 
     def copy_without_text(self, **changes: Any) -> Self:
         """Return a copy without the text and with changed attributes."""
@@ -69,9 +70,9 @@ class Rows(ABC):
     Attributes:
         max_length: maximum row length in tokens, including special tokens.
         label_names: the labels of each row, and the meaning of their values 0, 1, ...
-        contiguous: whether row k + 1 continues row k, and batches must keep that order, so that an encoder can carry
-            its recurrent state. Rows then have the labels "next_token" and "previous_token": the ids after and before
-            them.
+        contiguous: whether row k + 1 continues row k. Batches then keep this order, so that an encoder can carry over
+            its recurrent state, and rows have the labels "next_token" and "previous_token": the ids just outside the
+            row.
     """
 
     max_length: int
@@ -81,27 +82,27 @@ class Rows(ABC):
     contiguous: bool = False
 
     def text(self, store: TokenStore) -> Any:
-        """Return the source from which plans read rows: the store, or a view of it."""
+        """Return the source from which plans read rows: the store itself, or a view of the store."""
         return store
 
     @abstractmethod
     def plan(self, store: TokenStore, *, seed: int, epoch: int) -> RowPlan:
-        """Plan the rows of one epoch: a pure function of the settings, the store, ``seed`` and ``epoch``."""
+        """Plan the rows of one epoch, as a pure function of the settings, the store, ``seed`` and ``epoch``."""
 
 
 def text_capacity(max_length: int, *, num_special: int) -> int:
-    """Return the number of text tokens in a row of ``max_length`` tokens with ``num_special`` special tokens."""
+    """Return the maximum number of text tokens in a row with ``num_special`` special tokens."""
     least = 2 * max(num_special, 1)
     if max_length < least:
         raise ConfigError(
-            f"objective.max_length={max_length} is too short: each row has {num_special} special tokens; use {least} "
-            f"or more"
+            f"objective.max_length={max_length} is too short, because each row has {num_special} special tokens: use "
+            f"{least} or more"
         )
     return max_length - num_special
 
 
 def with_specials(text: np.ndarray, *, frame: Frame, cls_id: int, sep_id: int) -> np.ndarray:
-    """Return ``text`` with its frame, int32, shape (len(text) + NUM_SPECIAL[frame],)."""
+    """Add the special tokens of a frame to ``text``, int32, shape (len(text) + NUM_SPECIAL[frame],)."""
     if frame == "none":
         return text
     row = np.empty(len(text) + NUM_SPECIAL[frame], dtype=np.int32)
@@ -116,18 +117,18 @@ def check_not_empty(store: TokenStore) -> None:
     """Reject a store without text."""
     if store.num_tokens == 0:
         raise DataError(
-            "this part of the corpus (training or validation) contains no text: check corpus.* and "
+            "the training or validation part of the corpus contains no text: check corpus.* and "
             "corpus.validation_fraction"
         )
 
 
 class JoinedDocuments:
-    """A ring of text: document, separator, document, separator, ...; the first document follows the last separator.
+    """All documents, each followed by a separator, as a ring: the first document follows the last separator.
 
-    A place is the index of a token or separator in the ring. The text itself stays on disk.
+    A place is the index of a token or a separator in the ring. The text itself stays on disk.
 
     Attributes:
-        size: number of places in the ring: tokens plus documents.
+        size: number of places in the ring: tokens and separators.
         ends: place after the separator of each document, int64, shape (num_documents,).
     """
 
@@ -138,7 +139,7 @@ class JoinedDocuments:
         self.size = store.num_tokens + store.num_documents
 
     def read(self, start: int, stop: int) -> np.ndarray:
-        """Return the token ids of the places [start, stop), int32; ``stop`` may be up to one round beyond the end."""
+        """Return the token ids at the places [start, stop), int32; the places may continue past the end of the ring."""
         if stop > self.size:
             return np.concatenate([self.read(start, self.size), self.read(0, stop - self.size)])
         first, last = self.ends.searchsorted((start, stop), side="right").tolist()
@@ -153,12 +154,12 @@ class JoinedDocuments:
         return row
 
     def at(self, place: int) -> int:
-        """Return the token id of one place, modulo the size of the ring."""
+        """Return the token id at a place, modulo the size of the ring."""
         place %= self.size
         return int(self.read(place, place + 1)[0])
 
     def token_range(self, start: int, stop: int) -> str:
-        """Describe the places [start, stop) as a range of tokens in the store, for messages."""
+        """Describe the places [start, stop) by their range of tokens in the store, for messages."""
         stop = stop if stop <= self.size else stop - self.size
         first, last = self.ends.searchsorted((start, stop), side="right").tolist()
         return f"tokens {start - first}:{stop - last}"

@@ -1,7 +1,4 @@
-"""Rows of two texts: how they are drawn from all documents, truncated, and given special tokens.
-
-Shape legend: N rows, A documents (or parts of long documents) that a round still reads.
-"""
+"""Rows of two texts, for next sentence prediction (BERT) and sentence order prediction (ALBERT)."""
 
 from __future__ import annotations
 
@@ -27,17 +24,17 @@ Range = tuple[int, int]
 #: [CLS] A [SEP] B [SEP].
 NUM_SPECIAL = 3
 
-#: Longer documents are read in equal parts of at most this many sentences; a row ends at the end of its part.
+#: Maximum number of sentences in a part: longer documents are read in equal parts, and a row ends with its part.
 _MOST_SENTENCES = 1024
-#: Number of sentences after the first that are examined together to find where a text ends, before a binary search.
+#: Number of sentences that are examined together to find the end of a text, before a binary search.
 _NEAR = 12
-#: Number of parts that are read at the same time; their arrays fit in a core's cache.
+#: Number of parts that are read at the same time, so that their arrays fit in a core's cache.
 _PARTS_AT_ONCE = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """Texts A and B of each row, as ranges of tokens in the store."""
+    """Texts A and B of each row, as ranges of tokens in the store, and the label."""
 
     a_start: np.ndarray
     a_size: np.ndarray
@@ -49,7 +46,7 @@ class Pairs:
     def of(
         cls, starts: np.ndarray, a: tuple[np.ndarray, np.ndarray], b: tuple[np.ndarray, np.ndarray], label: np.ndarray
     ) -> Self:
-        """Convert ranges of sentences, each the first one and the one after the last, to rows."""
+        """Convert ranges of sentences, given by the first sentence and the sentence after the last, to rows."""
         (a_start, a_stop), (b_start, b_stop) = ((starts[first], starts[stop]) for first, stop in (a, b))
         a_size, b_size = (a_stop - a_start).astype(np.int32), (b_stop - b_start).astype(np.int32)
         return cls(a_start, a_size, b_start, b_size, label)
@@ -58,13 +55,13 @@ class Pairs:
 #: The dtypes of the arrays of ``Pairs``.
 _DTYPES = (np.int64, np.int32, np.int64, np.int32, np.bool_)
 
-#: Draws one row of each document, given its next sentence, the end of the document, and its number; returns the rows
-#: and the sentence at which the next row begins.
+#: A function that draws one row from each document, given its next sentence, its end and its index. It returns the
+#: rows, and the sentences at which the next rows begin.
 DrawRows = Callable[[np.ndarray, np.ndarray, np.ndarray], tuple[Pairs, np.ndarray]]
 
 
 def draw_pairs(store: TokenStore, draw: DrawRows, *, least: int) -> Pairs:
-    """Draw the rows of all documents, in rounds: each takes the next row of every document that has sentences left."""
+    """Draw the rows of all documents in rounds, each of which draws one row from every unfinished document."""
     begins, ends, documents = _parts(store)
     blocks: list[Pairs] = []
     for first in range(0, len(begins), _PARTS_AT_ONCE):
@@ -78,7 +75,7 @@ def draw_pairs(store: TokenStore, draw: DrawRows, *, least: int) -> Pairs:
 def _draw_block(
     at: np.ndarray, ends: np.ndarray, documents: np.ndarray, draw: DrawRows, *, least: int
 ) -> Iterator[Pairs]:
-    """Yield the rows of some parts, in their order; ``at`` is changed."""
+    """Yield the rows of some parts in order; ``at`` is changed in place."""
     reading = np.flatnonzero(ends - at >= least)
     num_rows = np.zeros(len(at), dtype=np.int64)
     rounds: list[tuple[np.ndarray, Pairs]] = []
@@ -92,26 +89,26 @@ def _draw_block(
         return
     before = np.cumsum(num_rows) - num_rows
     arrays = [np.empty(int(num_rows.sum()), dtype=dtype) for dtype in _DTYPES]
-    for number, (read, rows) in enumerate(rounds):
-        places = before[read] + number
+    for index, (read, rows) in enumerate(rounds):
+        places = before[read] + index
         for array, name in zip(arrays, Pairs.__slots__, strict=True):
             array[places] = getattr(rows, name)
     yield Pairs(*arrays)
 
 
 def _parts(store: TokenStore) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the first sentence, end and document of each document, or of each part of a long document."""
+    """Return the first sentence, the end and the document of each part; short documents are a single part."""
     edges = np.asarray(store.document_starts)
     sizes = np.diff(edges)
     pieces = np.maximum(-(-sizes // _MOST_SENTENCES), 1)
     documents = np.repeat(np.arange(len(sizes)), pieces)
-    number = np.arange(len(documents)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
-    begins, ends = (edges[documents] + sizes[documents] * (number + more) // pieces[documents] for more in (0, 1))
+    index = np.arange(len(documents)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+    begins, ends = (edges[documents] + sizes[documents] * (index + more) // pieces[documents] for more in (0, 1))
     return begins, ends, documents
 
 
 class PairsPlan(RowPlan):
-    """One epoch of rows of two texts; see ``RowPlan``."""
+    """One epoch of ``TextPairs``; see ``RowPlan``."""
 
     def __init__(self, rows: TextPairs, store: TokenStore, pairs: Pairs, rng: np.random.Generator) -> None:
         self.text, self.label, self.special_ids = store, rows.label, rows.special_ids
@@ -142,11 +139,11 @@ class PairsPlan(RowPlan):
 
 
 def truncate(pairs: Pairs, capacity: int, rng: np.random.Generator) -> None:
-    """Cut A and B to ``capacity`` tokens together: remove tokens from the longer side, each at a random end."""
+    """Truncate A and B to ``capacity`` tokens in total: remove tokens from the longer text, each at a random end."""
     long = np.flatnonzero(pairs.a_size + pairs.b_size > capacity)
     a, b = pairs.a_size[long], pairs.b_size[long]
     excess = a + b - capacity
-    # While one side is longer, it loses tokens; once both have the same length, they lose tokens in turn, B first.
+    # The longer text loses tokens; once both have the same length, they lose tokens in turn, B first.
     half = -(-capacity // 2)
     a_kept = np.where(a > b, np.maximum(a - excess, half), np.minimum(a, half))
     for starts, sizes, new_sizes in (
@@ -163,8 +160,8 @@ class Texts:
 
     Attributes:
         starts: first token of each sentence.
-        targets: number of tokens up to which each document's sentences are collected, int64.
-        uniform: random numbers; those of a row belong to the sentence with which it begins.
+        targets: number of tokens up to which the sentences of each document are collected, int64.
+        uniform: random numbers by sentence; a row uses those of its first sentence.
     """
 
     store: TokenStore
@@ -173,7 +170,7 @@ class Texts:
     uniform: Uniforms
 
     def reach(self, first: np.ndarray, num_tokens: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-        """Return the sentence, from ``low`` to ``high``, before which ``num_tokens`` are reached from ``first``."""
+        """Return the sentence, from ``low`` to ``high``, before which ``num_tokens`` follow the start of ``first``."""
         starts = self.starts
         goals = starts[first] + num_tokens
         near = np.minimum(low[:, None] + np.arange(_NEAR), high[:, None])
@@ -187,9 +184,9 @@ class Texts:
     def from_other_documents(
         self, sentence: np.ndarray, stop: np.ndarray, document: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return sentences of another document that fill rows with the text from ``sentence`` to ``stop``.
+        """Return sentences from another document to complete the rows that begin with ``sentence`` to ``stop``.
 
-        They begin at a random sentence, and end with the document or where the target of ``document`` is reached.
+        They begin at a random sentence, and end at the end of the other document or when the row's target is reached.
         """
         missing = self.targets[document] - (self.starts[stop] - self.starts[sentence])
         other = (self.uniform.at(sentence, 2) * (self.store.num_documents - 1)).astype(np.int64)
@@ -203,7 +200,8 @@ class TextPairs(Rows):
     """``[CLS] A [SEP] B [SEP]``: two texts, which a subclass draws.
 
     Attributes:
-        purpose: what the random numbers of its rows are for.
+        purpose: the purpose of the random numbers, from which their seed is derived.
+        least: minimum number of sentences in a row.
     """
 
     num_segments = 2
@@ -217,13 +215,13 @@ class TextPairs(Rows):
         self.special_ids = tokenizer.cls_id, tokenizer.sep_id
 
     def check(self, store: TokenStore) -> None:
-        """Reject a store with too few texts for such rows."""
+        """Reject a store that has too few documents or sentences for such rows."""
         raise NotImplementedError
 
     def draw(
         self, texts: Texts, sentence: np.ndarray, end: np.ndarray, document: np.ndarray
     ) -> tuple[Pairs, np.ndarray]:
-        """Draw one row of each document; see ``DrawRows``."""
+        """Draw one row from each document; see ``DrawRows``."""
         raise NotImplementedError
 
     @override
@@ -242,16 +240,16 @@ class OrderedPairs(TextPairs):
     """``[CLS] A [SEP] B [SEP]``: two consecutive texts of one document, swapped with probability ``swap_prob``.
 
     The rows follow ``create_pretraining_data.py`` of google-research/albert (Lan et al. 2020, section 3.1). Sentences
-    of one document are collected up to a target length. The first text is a random number of them, and the second text
-    is the rest. A row that is too long loses tokens from its longer side, at a random end.
+    of one document are collected up to a target length. A random number of them are the first text, and the rest are
+    the second text. A row that is too long loses tokens from the longer text, each at a random end.
 
     Where we differ: at least two sentences are collected, and a single sentence left over at the end of a document is
-    added to the sentences before it. There are therefore always two texts of the same document, and a document with one
-    sentence gives no row. Rows are sampled again in each epoch. Documents of more than 1,024 sentences are read in
+    added to the sentences before it. Both texts therefore always come from the same document, and a document with one
+    sentence yields no row. Rows are sampled anew in each epoch. Documents of more than 1,024 sentences are read in
     equal parts.
 
     Args:
-        lone_with_other_document: whether a single collected sentence is paired with sentences of another document and
+        lone_with_other_document: whether a single collected sentence is paired with sentences from another document and
             labeled as swapped, as in the published code.
     """
 
@@ -275,15 +273,15 @@ class OrderedPairs(TextPairs):
     def check(self, store: TokenStore) -> None:
         if self.lone_with_other_document and store.num_documents < 2:
             raise DataError(
-                "objective.rows.lone_with_other_document=true needs at least 2 documents, but this part of the corpus "
-                "(training or validation) contains 1: set it to false, separate documents by a blank line, or change "
-                "corpus.validation_fraction"
+                "objective.rows.lone_with_other_document=true needs at least 2 documents, but the training or "
+                "validation part of the corpus contains 1: set it to false, separate documents by a blank line, or "
+                "change corpus.validation_fraction"
             )
         if not self.lone_with_other_document and np.diff(store.document_starts).max() < 2:
             raise DataError(
-                "sentence order prediction needs documents of at least 2 sentences, but each document of this part of "
-                "the corpus (training or validation) contains 1: keep the sentences of a text in one document, "
-                "change corpus.validation_fraction, or use objective=mlm"
+                "sentence order prediction needs documents of at least 2 sentences, but each document in the training "
+                "or validation part of the corpus contains 1: keep the sentences of a text in one document, change "
+                "corpus.validation_fraction, or use objective=mlm"
             )
 
     @override
@@ -310,17 +308,17 @@ class SentencePairs(TextPairs):
     """``[CLS] A [SEP] B [SEP]``: B follows A or is from another document.
 
     The rows follow ``create_pretraining_data.py`` of google-research/bert (Devlin et al. 2019, appendix A.2). Sentences
-    of one document are collected up to a target length. A is a random number of these sentences, and B is the rest.
-    With probability ``random_prob``, and always if only one sentence was collected, B consists of sentences from
-    another document instead, which happens for more than half of the rows. The unused collected sentences then start
-    the next row. A row that is too long loses tokens from its longer side, at a random end.
+    of one document are collected up to a target length. A consists of a random number of these sentences, and B of the
+    rest. With probability ``random_prob``, and always if only one sentence was collected, B consists of sentences from
+    another document instead. This happens for more than half of the rows. The unused collected sentences then start the
+    next row. A row that is too long loses tokens from the longer text, each at a random end.
 
-    Where we differ: the other document is never the same document (the original gives up after ten samples), rows are
-    sampled again in each epoch (the original samples ten times and repeats these rows), and documents of more than
-    1,024 sentences are read in equal parts.
+    Where we differ: the other document is never the same document (the original gives up after ten attempts), rows are
+    sampled anew in each epoch (the original samples ten times and repeats these rows), and documents of more than 1,024
+    sentences are read in equal parts.
 
     Args:
-        random_prob: probability of a B from another document if more than one sentence was collected.
+        random_prob: probability that B is from another document if more than one sentence was collected.
     """
 
     label, purpose = "nsp", "pairs"
@@ -336,8 +334,8 @@ class SentencePairs(TextPairs):
     def check(self, store: TokenStore) -> None:
         if store.num_documents < 2:
             raise DataError(
-                "next sentence prediction needs at least 2 documents, but this part of the corpus (training or "
-                "validation) contains 1: separate documents by a blank line, use one file for each document, change "
+                "next sentence prediction needs at least 2 documents, but the training or validation part of the "
+                "corpus contains 1: separate documents by a blank line, use one file for each document, change "
                 "corpus.validation_fraction, or use objective=mlm"
             )
 

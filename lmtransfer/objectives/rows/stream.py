@@ -1,4 +1,4 @@
-"""Rows as contiguous windows of the whole corpus."""
+"""Rows as contiguous windows of the whole corpus, or as full sentences (RoBERTa)."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ class LanguageStream(Rows):
 
     All rows except the last have the same length, which is the fastest case on a CPU. The documents form a ring, which
     is cut at a random place in each epoch. The windows therefore differ between epochs, and each epoch contains each
-    token once. The last row holds the rest.
+    token once. The last row may be shorter.
 
     Args:
         max_length: number of tokens in a row, including special tokens.
         frame: special tokens around a window: "both" ([CLS] and [SEP]), "start" ([CLS]), or "none". With "none", the
-            encoder never reads [CLS], and in transfer [CLS] begins as a copy of [SEP].
-        contiguous: batches consist of parallel contiguous streams in the order of the text, so that an encoder with a
-            memory can carry it from batch to batch (Dai et al. 2019, section 3.2); needs ``frame="none"``.
+            encoder never reads [CLS] in pretraining, and in transfer [CLS] starts as a copy of [SEP].
+        contiguous: whether batches consist of parallel contiguous streams in the order of the text, so that an encoder
+            can carry over its memory (Dai et al. 2019, section 3.2); this requires ``frame="none"``.
     """
 
     def __init__(
@@ -47,8 +47,8 @@ class LanguageStream(Rows):
     ) -> None:
         if contiguous and frame != "none":
             raise ConfigError(
-                f"objective.rows.frame={frame} does not fit objective.rows.contiguous=true: contiguous windows "
-                f"have no special tokens between them; use objective.rows.frame=none"
+                f"objective.rows.frame={frame} is not possible with objective.rows.contiguous=true, because "
+                f"contiguous windows have no special tokens between them: use objective.rows.frame=none"
             )
         self.max_length, self.frame, self.contiguous = max_length, frame, contiguous
         self.capacity = text_capacity(max_length, num_special=NUM_SPECIAL[frame])
@@ -78,7 +78,7 @@ class LanguageStreamPlan(RowPlan):
         self.lengths[-1] -= count * rows.capacity - self.text.size
 
     def row(self, index: int) -> Row:
-        """Return window ``index``, counted from the place where the ring is cut in this epoch."""
+        """Read window ``index``, counted from the place at which the ring is cut in this epoch."""
         text, (cls_id, sep_id) = self.text, self.special_ids
         start = int(self.windows[index]) * self.capacity
         size = min(self.capacity, text.size - start)
@@ -94,21 +94,20 @@ class LanguageStreamPlan(RowPlan):
         return self.copy_without_text(lengths=self.lengths[rows], windows=self.windows[rows])
 
 
-#: Number of sentences planned at a time, so that memory does not grow with the corpus; a row ends at the end of such a
-#: block.
+#: Number of sentences that are planned together, so that memory does not grow with the corpus; a row ends at the end of
+#: such a block.
 _BLOCK_SENTENCES = 1 << 20
 
 
 class FullSentences(Rows):
     """``[CLS] sentences [SEP]``: as many complete sentences as fit (Liu et al. 2019, section 4.2).
 
-    With ``cross_documents``, these are the paper's FULL-SENTENCES: a row continues into the next document, with a [SEP]
-    between the documents. Without it, they are DOC-SENTENCES: a row ends at the end of its document. A sentence longer
-    than a row is cut into pieces of the row's length; other sentences follow the last piece. The rows are the same in
-    every epoch.
+    A sentence longer than a row is cut into pieces of the length of a row; other sentences follow the last piece. The
+    rows are the same in every epoch.
 
     Args:
-        cross_documents: whether a row may contain text from several documents.
+        cross_documents: whether a row continues into the next document, with a [SEP] between the documents (the paper's
+            FULL-SENTENCES), or ends with its document (DOC-SENTENCES).
     """
 
     def __init__(self, *, max_length: Count, cross_documents: bool = True, tokenizer: Tokenizer) -> None:
@@ -118,7 +117,7 @@ class FullSentences(Rows):
 
     @override
     def plan(self, store: TokenStore, *, seed: int, epoch: int) -> FullSentencesPlan:
-        """Plan the rows, which do not depend on ``seed`` and ``epoch``."""
+        """Plan the rows; they do not depend on ``seed`` and ``epoch``."""
         check_not_empty(store)
         return FullSentencesPlan(self, store)
 
@@ -157,7 +156,7 @@ class FullSentencesPlan(RowPlan):
 def _plan_block(
     store: TokenStore, first: int, last: int, capacity: int, cross_documents: bool, starts: array, sizes: array
 ) -> None:
-    """Append the rows of documents [first, last): their starts in ``JoinedDocuments`` and their token counts."""
+    """Append the rows of the documents [first, last): their starts in ``JoinedDocuments``, and their token counts."""
     documents = store.document_starts[first : last + 1]
     sentences = store.sentence_starts[documents[0] : documents[-1] + 1]
     before = np.repeat(np.arange(first, last), np.diff(documents))  # number of separators before each sentence

@@ -12,7 +12,7 @@ from lmtransfer.reporting.figures.logged import detection_charts, loss_charts, m
 from lmtransfer.reporting.figures.spec import Chart, Panel, Place, Series, make_series, points_panel
 from lmtransfer.reporting.figures.style import FILLS, MAX_CURVES, SavedFigure, shorten, slug, with_count
 from lmtransfer.reporting.results import table_rows
-from lmtransfer.reporting.runs.collect import is_seed
+from lmtransfer.reporting.runs.collect import Run, is_seed
 from lmtransfer.reporting.runs.details import (
     LayerWeights,
     rate_scores,
@@ -20,7 +20,7 @@ from lmtransfer.reporting.runs.details import (
     scores_in_languages,
 )
 from lmtransfer.reporting.runs.entries import Entry, distinct_names
-from lmtransfer.reporting.runs.scores import control_part
+from lmtransfer.reporting.runs.scores import control_part, number
 from lmtransfer.reporting.runs.sweeps import PRETRAINING_TOKENS, Sweep, value_text, values_of_sweep
 from lmtransfer.verdicts.spread import Spread, expected_best, spread
 
@@ -187,7 +187,10 @@ def _join_scores(scores: Iterable[SeriesScore]) -> tuple[Series, ...]:
 
 
 def revision_charts(entries: Sequence[Entry]) -> Iterator[Chart]:
-    """Chart scores against pretraining tokens, for each task with runs that start from several revisions."""
+    """Chart scores against pretraining tokens, for each task with runs that start from several revisions.
+
+    The x axis shows words if the budget or the revisions of every pretraining run are given in words.
+    """
     scored = [entry for entry in entries if entry.source and entry.score and entry.metric]
     paths = {entry.source.path for entry in scored if entry.source and entry.source.revision is not None}
     groups = _group(
@@ -197,19 +200,29 @@ def revision_charts(entries: Sequence[Entry]) -> Iterator[Chart]:
     )
     for (task, metric), members in groups.items():
         has_several_runs = len({path for _, path in members}) > 1
+        words = [_words_read(entry.source) for entry, _ in members]
+        in_words = None not in words
         series = make_series(
             line
-            for entry, path in members
+            for (entry, path), num_words in zip(members, words, strict=True)
             for line in _with_control(
                 entry,
                 f"{entry.transfer} {path.name}" if has_several_runs else entry.transfer,
-                entry.pretraining_tokens or 0.0,
+                (num_words if in_words else entry.pretraining_tokens) or 0.0,
             )
         )
         if max(len(line.points) for line in series) > 1:
             name = f"revisions-{slug(task)}-{slug(metric)}"
-            panel = points_panel("tokens", metric, series)
-            yield Chart(name, f"{task}: {metric} by {PRETRAINING_TOKENS}", (panel,))
+            panel = points_panel("words" if in_words else "tokens", metric, series)
+            yield Chart(name, f"{task}: {metric} by {'words read' if in_words else PRETRAINING_TOKENS}", (panel,))
+
+
+def _words_read(source: Run | None) -> float | None:
+    """Return the number of words that a pretraining run has read; None if it does not count in words."""
+    train = source.config.get("train") if source else None
+    if source is None or not isinstance(train, Mapping) or not (train.get("words") or train.get("save_at_words")):
+        return None
+    return number(source.result.get("words"))
 
 
 def layer_charts(entries: Sequence[Entry], labels: Mapping[str, str]) -> list[Chart]:

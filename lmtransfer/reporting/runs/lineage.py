@@ -53,12 +53,12 @@ def _run_at(path: str, run: Run, runs: Sequence[Run]) -> Run | None:
 
 
 def run_at_revision(run: Run, tokens: int) -> Run:
-    """Return a pretraining run as it was after ``tokens`` tokens, with a proportional share of its seconds and FLOP."""
+    """Return a pretraining run as it was after ``tokens`` tokens; words, seconds and FLOP are proportional shares."""
     end = _mean_per_seed(run, "tokens")
     entries = {key: run.result[key] for key in ("command", "num_parameters", "seeds") if key in run.result}
     spent = {
         name: tokens * whole / end
-        for name in ("tokens", "seconds", "flops")
+        for name in ("tokens", "words", "seconds", "flops")
         if end and (whole := read_total(run, name)) is not None
     }
     lines = tuple(line for line in run.metrics if (seen := line.get("tokens")) is not None and seen <= tokens)

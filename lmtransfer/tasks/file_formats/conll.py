@@ -1,8 +1,8 @@
-"""Sentences with tags: rows of JSON or parquet, the hub, and columns with one word per line (CoNLL, CoNLL-U).
+"""Tagged sentences in rows of JSON or parquet, on the hub, or in columns with one word per line (CoNLL, CoNLL-U).
 
 CoNLL-2003 (Tjong Kim Sang and De Meulder, https://aclanthology.org/W03-0419) has four columns separated by spaces
 (word, part of speech, chunk, entity) and a line ``-DOCSTART-`` before each document. WNUT-17 has two columns (word,
-entity) separated by tabs. A number sign does not start a comment, because posts begin with it.
+entity) separated by tabs. A number sign does not start a comment, because posts may begin with one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class TaggedSentence:
     """One sentence."""
 
     source: str
-    lines: tuple[int | str, ...]  # line number of each word in the file, or its row
+    lines: tuple[int | str, ...]  # line number of each word in the file, or row of the sentence
     words: tuple[str, ...]
     tags: tuple[str, ...] | None  # tag names, one per word; None if the source has no tags
     name: str | None = None
@@ -45,7 +45,7 @@ def read_tagged_rows(
     with_gold: bool,
     notes: Notes,
 ) -> Iterator[TaggedSentence]:
-    """Read the sentences of a file in order; without ``with_gold``, a missing or null field means hidden tags."""
+    """Read the sentences of a file in order; unless ``with_gold`` is set, a missing or null field hides the tags."""
     columns = [
         ColumnSpec(tuple(words_fields), "task.word_column", advice="write this field"),
         ColumnSpec((tags_field,), "task.tag_column", required=with_gold, advice="write this field"),
@@ -72,18 +72,18 @@ def _texts(record: TableRecord, column: ColumnSpec) -> tuple[str, ...]:
     texts = record.values[name]
     if isinstance(texts, list) and texts and all(isinstance(text, int) for text in texts):
         raise DataError(
-            f"{where}: {name!r} has label numbers, as Dataset.to_json writes them: write names in their place "
+            f"{where}: {name!r} contains label indices, as Dataset.to_json writes them: replace them with names "
             f"(dataset.features[{name!r}].feature.names), or use Dataset.to_parquet, which keeps the names"
         )
     if not isinstance(texts, list) or not texts or not all(isinstance(text, str) and text for text in texts):
-        raise DataError(f"{where}: {name!r} must be a list of texts: at least one, and none may be empty")
+        raise DataError(f"{where}: {name!r} must be a list of at least one text, none of them empty")
     return tuple(texts)
 
 
 def read_tagged_hub(
     source: HubSource, split: str, *, words_column: str, tags_column: str, places: str
 ) -> Iterator[TaggedSentence]:
-    """Read the sentences of a split; numbers of tags become their names, and tags that are all -1 are hidden."""
+    """Read the sentences of a split; tag indices are replaced with names, and tags that are all -1 are hidden."""
     advice = ". Set task.hub_columns to the columns of the words and of the tags"
     table = source.load(split, places=places, columns=(words_column, tags_column), advice=advice)
     origin = source.origin(split)
@@ -111,9 +111,9 @@ def read_conll(
 ) -> Iterator[TaggedSentence]:
     """Read the sentences of a file in order.
 
-    If the first word's line has a tab, columns are separated by tabs, otherwise by spaces. Every line must have as many
-    columns as that line. Columns count from 1; the tags are in the last one if ``tag_column`` is None, and hidden in a
-    file without this column.
+    If the first word's line contains a tab, columns are separated by tabs, otherwise by spaces. Every line must have as
+    many columns as that line. Columns are counted from 1. The tags are in the last column if ``tag_column`` is None; in
+    a file without the tag column, they are hidden.
     """
     width, tag, by_tabs = 0, tag_column or 2, False
     for block in _blocks(path, notes):
@@ -166,8 +166,9 @@ def _blocks(path: Path, notes: Notes) -> Iterator[list[tuple[int, str]]]:
 def scheme_of(sentences: Iterable[Sequence[str]]) -> tuple[Literal["words", "bio", "iob1"], str]:
     """Recognize the meaning of tags: properties of single words, or spans, with the usual name of the span encoding.
 
-    Tags mark spans if all of them are ``O`` or a prefix with a kind (``B-PER``), or only ``O``, ``B``, ``I`` and the
-    like. Spans are IOB1 if ``B-`` only ever begins a span next to another of its kind, and ``I-`` begins others.
+    Tags mark spans if each of them is ``O`` or a prefix with a kind (``B-PER``), or if all are ``O``, ``B``, ``I`` and
+    the like. The encoding is IOB1 if ``B-`` begins only spans that follow another span of the same kind, and ``I-``
+    begins all others.
     """
     tags: set[str] = set()
     num_unmarked, has_marked = 0, False
@@ -201,7 +202,7 @@ def iob1_to_bio(tags: Sequence[str]) -> tuple[str, ...]:
 
 
 def unmarked_starts(tags: Sequence[str]) -> list[int]:
-    """Find words that start a span with the tag ``I-kind`` because the preceding word is not in a span of that kind."""
+    """Find the words tagged ``I-kind`` that start a span, because the preceding word is not in a span of that kind."""
     begins = []
     last_prefix, last_kind = OUTSIDE, ""
     for word, tag in enumerate(tags):
@@ -217,7 +218,7 @@ def _check_width(width: int, where: str, word_column: int, tag_column: int, with
         raise DataError(f"{where}: {width} columns; task.word_column={word_column} must be one of them, counted from 1")
     if word_column == tag_column and width > 1:
         raise DataError(
-            f"{where}: {width} columns, the last of which would have both the words and the tags: set task.tag_column"
+            f"{where}: {width} columns, the last of which would hold both the words and the tags: set task.tag_column"
         )
     if width < tag_column and with_gold:
         raise DataError(
@@ -236,7 +237,7 @@ _SENTENCE_ID = re.compile(r"#\s*sent_id\s*=\s*(.*\S)")
 
 
 def read_conllu(path: Path, *, tag_column: TagColumn, with_gold: bool, notes: Notes) -> Iterator[TaggedSentence]:
-    """Read the sentences of a file, named by ``sent_id``; without ``with_gold``, tags that are all ``_`` are hidden."""
+    """Read the sentences of a file, named by ``sent_id``; unless ``with_gold``, tags that are all ``_`` are hidden."""
     for block in _blocks(path, notes):
         words: list[str] = []
         tags: list[str] = []
@@ -261,7 +262,7 @@ def read_conllu(path: Path, *, tag_column: TagColumn, with_gold: bool, notes: No
                 continue
             if fields[0] != str(len(words) + 1):
                 raise DataError(
-                    f"{where}: the word has number {fields[0]!r}, but {len(words) + 1} is expected; is a blank line "
+                    f"{where}: the word has the id {fields[0]!r}, but {len(words) + 1} is expected; is a blank line "
                     "missing between two sentences?"
                 )
             word, tag = fields[1], fields[_PLACES[tag_column]]

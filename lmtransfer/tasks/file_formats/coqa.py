@@ -1,9 +1,9 @@
-"""CoQA's files: conversations about a story, with free-text answers and the evidence for each answer.
+"""CoQA's files: conversations about a story, with free-form answers and the evidence for each answer.
 
 Source: Reddy et al., "CoQA: A Conversational Question Answering Challenge" (2019), https://stanfordnlp.github.io/coqa.
 Each file is one JSON document: ``data`` is a list of stories with ``story``, ``questions`` (``turn_id``,
-``input_text``), ``answers`` (also ``span_start``, ``span_end``, ``span_text``) and, for evaluation, other people's
-``additional_answers``.
+``input_text``), ``answers`` (also ``span_start``, ``span_end``, ``span_text``) and, for evaluation,
+``additional_answers`` by other people.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _UNKNOWN = "unknown"
 
 
 class _Word(NamedTuple):
-    """A word delimited by white space, and the pieces that it can be cut into, with their normalized words."""
+    """A word delimited by white space, and the pieces into which it can be cut, with their normalized words."""
 
     words: tuple[str, ...]
     all_words: frozenset[str]
-    heads: tuple[tuple[int, tuple[str, ...]], ...]  # pieces from a first character to the end of the word
-    tails: tuple[tuple[int, tuple[str, ...]], ...]  # pieces from the start of the word to one past a last character
-    pieces: tuple[tuple[int, int, tuple[str, ...]], ...]  # pieces from a first character to one past a last character
+    heads: tuple[tuple[int, tuple[str, ...]], ...]  # pieces that end with the word, by first character
+    tails: tuple[tuple[int, tuple[str, ...]], ...]  # pieces that start with the word, by one past the last character
+    pieces: tuple[tuple[int, int, tuple[str, ...]], ...]  # all pieces, by first character and one past the last
 
 
 def closest_span(text: str, answer: str) -> tuple[int, int] | None:
@@ -45,12 +45,12 @@ def closest_span(text: str, answer: str) -> tuple[int, int] | None:
     Spans begin and end at the edges of words delimited by white space and, inside a word, at the edges of runs of
     letters and digits, so that *Bob* is found in *Bob's* and *brown* in *brown-haired*. A word of more than eight such
     runs is cut only at the first and the last run. F1 is ``token_f1`` (lower case, no punctuation or articles). Among
-    spans with equal F1, the shortest wins, then the first. Time is linear in the length of the text for an answer of a
-    few words, and grows with the product of both lengths for a long answer. Reddy et al. (2019) define the best
-    extractive answer in this way.
+    spans with equal F1, the shortest wins, then the first. For a short answer, the time is linear in the length of the
+    text; for a long answer, it grows with the product of both lengths. Reddy et al. (2019) define the best extractive
+    answer in this way.
 
     Returns:
-        First character, and one past the last; None if the text and the answer have no word in common.
+        First character, and one past the last; None if text and answer have no word in common.
     """
     answer_words = Counter(normalize_answer(answer).split())
     num_answer_words = answer_words.total()
@@ -91,7 +91,7 @@ def closest_span(text: str, answer: str) -> tuple[int, int] | None:
 
 
 def _take(left: Counter[str], words: tuple[str, ...]) -> int:
-    """Remove words from the multiset of remaining words, and return how many of them it contained."""
+    """Remove words from a multiset, and return how many of them the multiset contained."""
     taken = 0
     for word in words:
         if left[word] > 0:
@@ -124,7 +124,7 @@ def _cut(word: str) -> _Word:
 class _Answer(NamedTuple):
     """A parsed answer."""
 
-    gold: GoldSpan | None  # None without text; has no span if the evidence is bad or missing
+    gold: GoldSpan | None  # None without a text; without a span if the evidence is bad or missing
     kind: int | None
     text: str
 
@@ -133,20 +133,20 @@ def read_coqa(path: Path, *, bad_answers: BadAnswersPolicy = "refuse", kinds: Se
     """Read a file of conversations.
 
     - The id is ``<story's id>:<turn_id>``.
-    - The scored text is the free text of an answer (``input_text``), first from ``answers``, then from
+    - The references are the free-form answers (``input_text``), first from ``answers``, then from
       ``additional_answers`` in order. The training target is a span: the part of the evidence (``span_start`` to
-      ``span_end``, without surrounding white space) closest to that text (see ``closest_span``), or the whole evidence
-      if they have no word in common.
-    - Yes, no and unknown, compared as in the official script, are another ``kind`` of answer. The span of yes
-      and no is the whole evidence (no span if ``span_start`` is -1); unknown has no span. Answers of this kind by other
-      people have no span.
-    - The history is all earlier turns with the free text of their answers; it is empty if that text is hidden.
-    - ``source``, the domain by which the official script groups, is in the metadata.
+      ``span_end``, without surrounding white space) that is closest to the free-form answer (see ``closest_span``), or
+      the whole evidence if they have no word in common.
+    - Yes, no and unknown, compared as in the official script, are other kinds of answer. The span of yes and no is the
+      whole evidence (no span if ``span_start`` is -1); unknown has no span. Such answers in ``additional_answers`` have
+      no span.
+    - The history is all earlier turns with their free-form answers, whose texts are empty if hidden.
+    - ``source``, the domain by which the official script groups questions, is in the metadata.
 
     Args:
-        bad_answers: what to do with evidence that is not where the file says; see ``Questions``. Skipped answers go
+        bad_answers: what to do with evidence that is not where the file says; see ``Questions``. Skipped answers come
             last; a skipped answer of another kind loses only its evidence.
-        kinds: names of the other kinds of answer; the kind is an index into this list.
+        kinds: names of the other kinds of answer; an example's ``kind`` is an index into this list.
     """
     questions = Questions(path, bad_answers)
     for conversation in load_json(path).field("data").items():
@@ -233,7 +233,7 @@ def _answer(node: JsonNode, question_id: str, story: str, kinds: Sequence[str], 
 def _problem(story: str, start: int, end: int, evidence: str) -> str | None:
     """Describe the problem with an answer's evidence; None if there is none."""
     if not 0 <= start < end <= len(story):
-        return f"span_start={start}, span_end={end} do not mark a part of the story ({len(story):,} characters)"
+        return f"span_start={start}, span_end={end} is not a range of the story's {len(story):,} characters"
     if not evidence.strip() or evidence.split() != story[start:end].split():
         return f"span_start={start} to span_end={end} is {story[start:end][:60]!r}, not {evidence[:60]!r}"
     return None

@@ -1,7 +1,7 @@
 """JSON documents read from files, with error messages that give the position in the document.
 
-Published question sets are documents of 10 to 100 MB, which are read whole. A position is the path from the top, such
-as ``dev.json: data[3].paragraphs[0].qas[2].answers[0] (question 56be4db0)``.
+Published question sets are documents of 10 to 100 MB, each of which is read into memory. A position is the path from
+the top, such as ``dev.json: data[3].paragraphs[0].qas[2].answers[0] (question 56be4db0)``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class JsonNode:
         step: key or index in the parent; the file for the whole document.
 
     Attributes:
-        question: id of the question that this value represents, which messages about it and its parts name.
+        question: id of the question that this value represents, shown in messages about the value and what it contains.
     """
 
     __slots__ = ("_parent", "_step", "question", "value")
@@ -39,7 +39,7 @@ class JsonNode:
 
     @property
     def where(self) -> str:
-        """The file and the path to this value, for messages."""
+        """The file and the position of this value, for messages."""
         steps: list[str] = []
         question = None
         node = self
@@ -78,9 +78,9 @@ class JsonNode:
         return [JsonNode(value, self, place) for place, value in enumerate(self.value)]
 
     def text(self) -> str:
-        r"""Return a text, which may be empty."""
+        """Return a text, which may be empty."""
         if not isinstance(self.value, str):
-            raise self._wrong_type("a text")
+            raise self._wrong_type("text")
         if not self.value.isascii() and (half := _SURROGATES.search(self.value)):
             raise DataError(
                 f"{self.where}: character {half.start()} is half of a surrogate pair (\\u{ord(half.group()):04x}), "
@@ -93,9 +93,7 @@ class JsonNode:
         """Return a text that is not blank."""
         text = self.text()
         if not text.strip():
-            raise DataError(
-                f"{self.where}: is empty ({text[:_MOST_SHOWN]!r}); write a text, or remove the entry that it belongs to"
-            )
+            raise DataError(f"{self.where}: is empty ({text[:_MOST_SHOWN]!r}); add the text, or remove its entry")
         return text
 
     def name(self) -> str:

@@ -17,7 +17,7 @@ from lmtransfer.tasks.metrics.question_answering import NO_ANSWER
 from lmtransfer.tasks.qa.example import GoldSpan, QuestionExample, Turn
 
 MARKS: Final = ("yesno", "followup")
-"""Further labels of a question: affirmation (y, n, or x for neither), and whether to follow up (y, m for maybe, n)."""
+"""Other labels of a question: affirmation (y, n, or x for neither), and whether to follow up (y, m for maybe, n)."""
 
 _TURN_MARK = "_q#"
 
@@ -26,14 +26,14 @@ def read_quac(path: Path, *, bad_answers: BadAnswersPolicy = "refuse") -> Questi
     """Read a file of dialogues.
 
     - The word ``CANNOTANSWER`` that ends each context is not part of the passage; this does not change offsets.
-    - The first answer is ``orig_answer``, on which the dialogue continues; the other ``answers`` follow in order.
-      (The references are a set: the file repeats ``orig_answer`` in ``answers``, but here it occurs once.)
+    - The first answer is ``orig_answer``, with which the dialogue continues; the other ``answers`` follow in order.
+      (The file repeats ``orig_answer`` in ``answers``; here it occurs once.)
     - If nobody has an answer, ``answers`` is empty (``()``). If people disagree, each person without an answer adds
       ``GoldSpan("CANNOTANSWER")`` without a span, because the official scorer counts them.
-    - The history is all earlier turns, each with the text of its ``orig_answer``; it is empty if that text is hidden.
-    - A dialogue that occurs twice, word for word, is read once.
-    - ``yesno`` and ``followup`` are ``metadata``. Titles and background are not read.
-    - Answers that are not at their ``answer_start`` go last if they are skipped; see ``Questions``.
+    - The history is all earlier turns with the text of their ``orig_answer``, which is empty if hidden.
+    - Identical dialogues are read once.
+    - ``yesno`` and ``followup`` are in the metadata. Titles and background are not read.
+    - Skipped answers, which are not at their ``answer_start``, come last; see ``Questions``.
     """
     questions = Questions(path, bad_answers)
     dialogues: set[str] = set()
@@ -50,7 +50,7 @@ def read_quac(path: Path, *, bad_answers: BadAnswersPolicy = "refuse") -> Questi
                 if _TURN_MARK not in question_id:
                     raise DataError(
                         f"{question_node.where}: the id must be <dialogue>{_TURN_MARK}<turn>, because HEQ-D is "
-                        "computed by dialogue"
+                        "computed over dialogues"
                     )
                 question = question_node.field("question").nonblank_text()
                 texts = _texts(question_node)
@@ -73,7 +73,7 @@ def read_quac(path: Path, *, bad_answers: BadAnswersPolicy = "refuse") -> Questi
 def _passage(context: JsonNode) -> str:
     passage = context.nonblank_text().rstrip().removesuffix(NO_ANSWER).rstrip()
     if not passage:
-        raise DataError(f"{context.where}: contains only {NO_ANSWER}; write a text, or remove the dialogue")
+        raise DataError(f"{context.where}: contains only {NO_ANSWER}; add the text, or remove the dialogue")
     return passage
 
 

@@ -29,7 +29,7 @@ _MOST_CHARACTERS = 60
 
 @dataclass(frozen=True, slots=True)
 class QuestionFile:
-    """The questions in a file, in order, except those left out, and the question id of each bad answer."""
+    """The questions in a file that are not left out, in order, and the question id of each bad answer."""
 
     examples: list[QuestionExample]
     bad_answers: tuple[str, ...] = ()
@@ -37,12 +37,12 @@ class QuestionFile:
 
 
 class Questions:
-    """The questions of a file as they are read, with checks of their ids and of the offsets of their answers.
+    """Collects the questions of a file, and checks their ids and the offsets of their answers.
 
     Args:
         path: the file, for messages.
         policy: with ``refuse``, bad answers are an error. With ``skip``, they are not used for training, but their
-            texts remain references (no official metric uses offsets), and a question with only bad answers is left out.
+            texts remain references (no official metric uses offsets), and questions with only bad answers are left out.
     """
 
     def __init__(self, path: Path, policy: BadAnswersPolicy) -> None:
@@ -55,7 +55,7 @@ class Questions:
         self._nodes: dict[str, JsonNode] = {}
 
     def begin(self, node: JsonNode, question: str | None = None) -> str:
-        """Return the id of a question (by default the field ``id``), which messages about the node will name."""
+        """Return the id of a question (by default the field ``id``), and add it to messages about the node."""
         question = node.field("id").name() if question is None else question
         node.question = question
         other = self._nodes.setdefault(question, node)
@@ -67,7 +67,7 @@ class Questions:
         return question
 
     def gold(self, question: str, text: str, start: int, passage: str) -> GoldSpan | None:
-        """Return an answer with its span, or without one if the text is not at ``start``; None if the text is empty."""
+        """Return an answer with its span, or without a span if the text is not at ``start``; None if it is empty."""
         self.num_answers += 1
         if not text.strip():
             self.add_problem(question, f"the answer {text!r} is empty")
@@ -80,7 +80,7 @@ class Questions:
         return GoldSpan(text, start, end)
 
     def select(self, question: str, gold_answers: Iterable[GoldSpan | None]) -> tuple[GoldSpan, ...]:
-        """Return a question's usable answers, those without a span last; empty if the question is left out."""
+        """Return a question's nonempty answers, those without a span last; empty if the question is left out."""
         answers = list(gold_answers)
         spans = sorted((gold for gold in answers if gold is not None), key=lambda gold: gold.start is None)
         if answers and (not spans or spans[0].start is None):
@@ -129,9 +129,9 @@ def _short(text: str) -> str:
 def read_squad(path: Path, *, bad_answers: BadAnswersPolicy = "refuse") -> QuestionFile:
     """Read a file of version 1.1 or 2.0, or of another set in this format.
 
-    A question has no answer if ``is_impossible`` is true, or if its list of answers is empty and the file lacks that
-    key; ``plausible_answers`` are ignored. If ``answers`` is missing, the answers are hidden. Answers keep their order,
-    except that skipped bad answers go last.
+    A question has no answer if ``is_impossible`` is true or, without that key, if ``answers`` is empty;
+    ``plausible_answers`` are ignored. If ``answers`` is missing, the answers are hidden. Answers keep their order,
+    except that skipped bad answers come last.
     """
     questions = Questions(path, bad_answers)
     for article in load_json(path).field("data").items():
@@ -166,7 +166,7 @@ def _answers(
     return questions.select(question_id, gold_answers)
 
 
-#: Maximum length of a row; a longer first line is a document.
+#: Maximum length of a row in characters; a longer first line is a document.
 _LONGEST_ROW = 1 << 20
 _COLUMNS: Final = ("id", "question", "context", "answers")
 
@@ -176,7 +176,7 @@ def read_span_rows(path: Path, *, bad_answers: BadAnswersPolicy) -> QuestionFile
 
     Args:
         bad_answers: what to do with answers that are not at their ``start``, or not in the context at all; see
-            ``Questions``. Skipped answers go last.
+            ``Questions``. Skipped answers come last.
     """
     columns = [ColumnSpec((name,), "task.train", required=False) for name in _COLUMNS]
     layout = TableLayout("parquet" if format_by_name(path) == "parquet" else "jsonl")
@@ -185,7 +185,7 @@ def read_span_rows(path: Path, *, bad_answers: BadAnswersPolicy) -> QuestionFile
 
 
 def holds_rows(path: Path) -> bool:
-    """Whether a JSON file holds rows of questions, on lines or in an array, but not a document in SQuAD's format."""
+    """Whether a JSON file contains rows of questions, on lines or in an array, not a document in SQuAD's format."""
     line = next((line for _, line in read_lines(path) if line.strip()), "")
     try:
         first = json.loads(line) if len(line) < _LONGEST_ROW else {}
@@ -195,11 +195,9 @@ def holds_rows(path: Path) -> bool:
 
 
 def read_span_hub(source: HubSource, split: str, *, bad_answers: BadAnswersPolicy, places: str) -> QuestionFile:
-    """Read a split of SQuAD, or of a set with the same columns, from the hub.
+    """Read a split of SQuAD, or of a data set with the same columns, from the hub.
 
-    Args:
-        source: the data set on the hub, with the columns ``id``, ``question``, ``context`` and ``answers`` (lists
-            ``text`` and ``answer_start``).
+    The columns are ``id``, ``question``, ``context`` and ``answers`` (lists ``text`` and ``answer_start``).
     """
     table, origin = source.load(split, places=places, columns=_COLUMNS), source.origin(split)
     columns = zip(*(table[column] for column in _COLUMNS), strict=True)

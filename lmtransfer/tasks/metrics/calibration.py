@@ -1,8 +1,8 @@
-"""Calibration: whether labels with a probability of 80 % are right in 80 of 100 cases, before and after scaling.
+"""Calibration: whether labels predicted with a probability of 80 % are right in 80 % of cases.
 
 Source: Guo et al., "On Calibration of Modern Neural Networks" (2017), https://arxiv.org/abs/1706.04599: the expected
-calibration error over 15 bins of equal width (section 2) and temperature scaling (section 4.2). A temperature divides
-the logits and changes no answer.
+calibration error over 15 bins of equal width (section 2) and temperature scaling (section 4.2), which divides the
+logits by a temperature and changes no predicted label.
 
 Shape legend: N examples, C labels, M bins.
 """
@@ -15,15 +15,15 @@ import numpy as np
 
 #: M.
 NUM_BINS = 15
-#: Range of temperatures; the limits apply to logits that should always, or never, be sharper.
+#: Range of temperatures; the limits are reached if sharper logits are always better, or always worse.
 _LEAST, _MOST = 0.01, 100.0
 
 
 def calibration(logits_NC: np.ndarray, gold_N: np.ndarray, parts_N: np.ndarray | None) -> dict[str, Any]:
-    """Measure calibration before and after temperature scaling, as values for a ``result.json``.
+    """Measure calibration before and after temperature scaling, as values for ``result.json``.
 
     The temperatures are cross-fitted: each part's temperature is fitted on all other parts, so that no example is
-    measured with a temperature that has seen its label.
+    scaled by a temperature that was fitted on its label.
 
     Args:
         parts_N: part of each example, 0, 1 and so on; None for no scaling.
@@ -49,15 +49,15 @@ def calibration(logits_NC: np.ndarray, gold_N: np.ndarray, parts_N: np.ndarray |
 
 
 def reliability(confidences_N: np.ndarray, right_N: np.ndarray) -> dict[str, Any]:
-    """Return how often the answers in each confidence bin are right. Bin m holds confidences in ((m - 1) / M, m / M].
+    """Return how often the predictions in each bin of confidences are right; bin m covers ((m - 1) / M, m / M].
 
     Args:
-        confidences_N: probability of each answer.
-        right_N: whether each answer is right.
+        confidences_N: probability of each predicted label.
+        right_N: whether each predicted label is right.
 
     Returns:
-        ``ece``, the expected calibration error: the mean distance of accuracy and confidence, weighted by counts; and
-        the ``counts``, mean ``confidences`` and ``accuracies`` of the M bins, 0 for an empty bin.
+        ``ece``, the expected calibration error (the mean distance between accuracy and confidence, weighted by counts),
+        and the ``counts``, mean ``confidences`` and ``accuracies`` of the M bins, 0 for empty bins.
     """
     bins_N = np.clip(np.ceil(confidences_N * NUM_BINS).astype(np.int64) - 1, 0, NUM_BINS - 1)
     counts_M, confidences_M, accuracies_M = (
@@ -75,7 +75,7 @@ def reliability(confidences_N: np.ndarray, right_N: np.ndarray) -> dict[str, Any
 def fit_temperature(logits_NC: np.ndarray, gold_N: np.ndarray) -> float:
     """Return the temperature, 0.01 to 100, with the smallest mean negative log-probability of the gold labels.
 
-    The loss is convex in 1 / temperature, so the root of its slope is found by bisection.
+    The loss is convex in 1 / temperature, so bisection finds the root of its slope.
     """
     of_gold = logits_NC[np.arange(len(gold_N)), gold_N].sum()
     low, high = np.log(1 / _MOST), np.log(1 / _LEAST)

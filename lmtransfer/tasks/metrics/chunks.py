@@ -1,4 +1,4 @@
-"""Precision, recall and F1 of chunks (named entities, phrases), which are written as one tag per word.
+"""Precision, recall and F1 of chunks (named entities, phrases) that are encoded as one tag per word.
 
 Sources: Tjong Kim Sang and Buchholz, "Introduction to the CoNLL-2000 Shared Task: Chunking" (2000) and its conlleval;
 Nakayama, seqeval (2018), default mode. A chunk is correct if its first word, last word and kind are correct.
@@ -45,9 +45,9 @@ def split_tag(tag: str) -> tuple[str, str]:
 
 
 class Chunks:
-    """A finder of chunks in sentences whose tags are indices into labels.
+    """Finds chunks in sentences whose tags are indices into labels.
 
-    Tags are BIO (IOB2), IOB1, BIOES or BILOU. The same rules work for all of them, and for predicted tags that violate
+    Tags are BIO (IOB2), IOB1, BIOES or BILOU. The same rules apply to all schemes, and to predicted tags that violate
     their scheme. A chunk ends before O, and before a word that starts another chunk. A word starts a chunk if the
     preceding tag is O, E, L, S or U, if its own tag is B, S or U, or if its kind differs from that of the preceding
     word. For example, I-PER after O or I-LOC starts a chunk, and B-PER I-LOC are two chunks.

@@ -1,7 +1,7 @@
 """Metrics for labels, sets of labels and scores, from scikit-learn and scipy. Higher values are better.
 
-Both libraries are imported where they are used, so that a command that scores nothing starts without them. Where they
-warn that a metric is undefined, its value is 0 and ``explain_undefined`` gives the reason.
+Both libraries are imported where they are used, so that commands that score nothing start without them. Where they warn
+that a metric is undefined, its value is 0 and ``explain_undefined`` gives the reason.
 
 Shape legend: N examples, C labels.
 """
@@ -27,8 +27,8 @@ def metric_value(
 ) -> float:
     """Compute a metric; 0 if it is undefined.
 
-    ``macro_f1`` is the mean over the labels that are gold or predicted at least once, and for sets of labels the mean
-    over all labels. ``matthews`` with three or more labels is R_K (Gorodkin 2004).
+    ``macro_f1`` is the mean over the labels that are gold or predicted at least once or, for sets of labels, over all
+    labels. ``matthews`` with three or more labels is R_K (Gorodkin 2004).
 
     Args:
         name: ``accuracy``, ``f1``, ``macro_f1`` or ``matthews`` for labels; ``micro_f1``, ``macro_f1`` or
@@ -36,7 +36,7 @@ def metric_value(
         predicted: label indices or scores, shape (N,); for sets of labels, probabilities, shape (N, C).
         gold: label indices or scores, shape (N,); for sets of labels, 0 or 1, shape (N, C).
         positive: index of the label whose F1 is ``f1``.
-        weights: how often each example counts, shape (N,), for labels only; None if each counts once.
+        weights: weight of each example, shape (N,), for labels only; None for equal weights.
     """
     if len(gold) == 0:
         raise ValueError(f"metric {name} received no examples")
@@ -61,10 +61,10 @@ def metric_value(
 
 
 def explain_undefined(name: str, predicted: np.ndarray, gold: np.ndarray, *, positive: int = 1) -> str:
-    """Explain why a metric, or one label's part of it, is undefined and counts as 0; empty if it is defined.
+    """Explain why a metric, or its value for some labels, is undefined and counts as 0; empty if all is defined.
 
     Args:
-        predicted: answers, as in ``metric_value``; for sets of labels, also decisions of 0 or 1.
+        predicted: as in ``metric_value``; for sets of labels, decisions of 0 or 1 are also accepted.
     """
     if name in (*CORRELATIONS, "matthews"):
         sides = {"prediction": predicted, "gold answer": gold}

@@ -2,8 +2,8 @@
 
 Sources: Rajpurkar et al., "SQuAD" (2016) and evaluate-v1.1.py; Rajpurkar et al., "Know What You Don't Know" (2018) and
 evaluate-v2.0.py; Choi et al., "QuAC" (2018) and its scorer; Reddy et al., "CoQA" (2019) and evaluate-v1.0.py. All
-values are unrounded fractions, 0 to 1. A question without an answer is an error here; the scripts count it as wrong or
-leave it out.
+values are unrounded fractions, 0 to 1. A question without a prediction is an error here; the scripts count it as wrong
+or leave it out.
 """
 
 from __future__ import annotations
@@ -23,15 +23,14 @@ _ARTICLE = re.compile(r"\b(?:an?|the)\b")
 def normalize_answer(text: str) -> str:
     """Normalize a text for comparison: lower case, without punctuation or articles, single spaces.
 
-    Only ASCII punctuation is removed (a typographic quote stays). It is removed first and leaves no space: "U.S."
-    becomes "us", "well-known" becomes one word. Only English articles are removed, as whole words. Other Unicode
-    characters are not folded.
+    ASCII punctuation (not typographic quotes) is removed first and leaves no space: "U.S." becomes "us", and
+    "well-known" becomes one word. Only English articles are removed, as whole words. Unicode is not normalized.
     """
     return " ".join(_ARTICLE.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
 def exact_match(answer: str, reference: str) -> float:
-    """Return 1 if both normalized texts are equal, otherwise 0."""
+    """Return 1 if the normalized texts are identical, otherwise 0."""
     return float(normalize_answer(answer) == normalize_answer(reference))
 
 
@@ -56,7 +55,7 @@ def token_f1(answer: str, reference: str, *, empty_agree: bool = True) -> float:
 def leave_one_out_max(scores: Sequence[float]) -> float:
     """Leave out each reference in turn, take the best score against the others, and return the mean.
 
-    This makes systems comparable with people, who are also compared with one reference fewer (Reddy et al., "CoQA"
+    This makes models comparable with people, who are also compared with one reference fewer (Reddy et al., "CoQA"
     (2019); Choi et al., "QuAC" (2018)). A single reference is not left out.
     """
     if not scores:
@@ -67,7 +66,7 @@ def leave_one_out_max(scores: Sequence[float]) -> float:
 
 
 def plain_mean(values: Sequence[float]) -> float:
-    """Compute the mean by adding from left to right with rounding at each step, as the official scripts do.
+    """Compute the mean as the official scripts do, adding from left to right with rounding after each addition.
 
     From Python 3.12 on, ``sum`` compensates for rounding, which changes the last bit.
     """
@@ -86,12 +85,12 @@ def mean(values: Iterable[float]) -> float:
 def check_same_questions(entries: Mapping[str, object], questions: Collection[str], *, what: str = "answer") -> None:
     """Check that each question has exactly one entry, and that there are no entries for other questions.
 
-    The official scripts skip a question without an answer, or count it as wrong. Here the caller must answer it with an
+    The official scripts skip a question without a prediction, or count it as wrong. Here the caller must provide an
     empty text.
 
     Raises:
         DataError: there are no questions, a question has no entry, or an entry has no question; the message names the
-            first.
+            first such question.
     """
     if not questions:
         raise DataError(f"there are no questions, so no {what} can be scored")
@@ -106,7 +105,7 @@ def check_same_questions(entries: Mapping[str, object], questions: Collection[st
         unknown = [question for question in entries if question not in question_ids]
         raise DataError(
             f"{len(unknown)} of {len(entries)} ids with {what} do not belong to the questions to score; the first is "
-            f"{unknown[0]!r}. Remove them, or score with the file that contains these questions"
+            f"{unknown[0]!r}. Remove them, or use the file that contains these questions"
         )
 
 
@@ -138,7 +137,7 @@ def squad2_scores(
     null_odds: Mapping[str, float] | None = None,
     threshold: float = 1.0,
 ) -> dict[str, float]:
-    """Return ``exact`` and ``f1`` of SQuAD 2.0, also for questions with (``HasAns_``) and without (``NoAns_``) answer.
+    """Return ``exact`` and ``f1`` of SQuAD 2.0, also for questions with (``HasAns_``) and without (``NoAns_``) answers.
 
     With null odds, also return ``best_exact`` and ``best_f1``, the scores at the best threshold, and these thresholds
     (``best_exact_thresh``, ``best_f1_thresh``). A group without questions has no entry.
@@ -147,7 +146,7 @@ def squad2_scores(
         answers: predicted text by question id; empty for no answer.
         references: the gold texts by question id; empty if there is no answer.
         null_odds: evidence for no answer, by question id: a probability or a difference between scores.
-        threshold: odds above which answers count as empty; without ``null_odds``, all answers are kept.
+        threshold: odds above which answers count as empty; without ``null_odds``, all answers count as they are.
     """
     has_answer = {question: bool(texts) for question, texts in references.items()}
     raw = _score_texts(answers, references)
@@ -214,11 +213,11 @@ def best_threshold(
 ) -> tuple[float, float]:
     """Return the best mean score that a threshold on the null odds can give, and the smallest threshold that gives it.
 
-    This is the sweep of evaluate-v2.0.py. Initially no question is answered; then questions are answered one by one, in
-    order of increasing odds. As in the script, questions with equal odds are added one by one in their order, although
-    no threshold separates them, and a text in answer to an unanswerable question is wrong even if normalization empties
-    it. If it is best to answer no question, the script's threshold is 0, which suits probabilities. If some odds are
-    not above 0, ours is just below the smallest odds instead.
+    This is the sweep of evaluate-v2.0.py: at first, all answers are empty; then the predicted answers are added one by
+    one, in order of increasing odds. As in the script, questions with equal odds are added one by one, although no
+    threshold separates them, and a nonempty answer to an unanswerable question is wrong even if normalization empties
+    it. If empty answers to all questions are best, the script's threshold is 0, which suits probabilities; if some odds
+    are not above 0, ours is just below the smallest odds instead.
 
     Returns:
         The mean score (0 to 1), and the threshold: odds above it mean no answer.
@@ -243,7 +242,7 @@ def best_threshold(
     return best / len(scores), threshold
 
 
-#: The text that ends each of QuAC's passages and is the answer if there is no other.
+#: The text at the end of each of QuAC's passages, which is the answer to unanswerable questions.
 NO_ANSWER = "CANNOTANSWER"
 
 
@@ -254,11 +253,12 @@ def quac_scores(
     dialogues: Mapping[str, str],
     min_f1: float = 0.4,
 ) -> dict[str, float]:
-    """Return the scorer's values over the questions on which people agree, and two further values.
+    """Return the official scorer's values over the questions on which people agree, and two more values.
 
     - ``f1``: mean F1 (:func:`quac_f1`); ``unfiltered_f1``: mean F1 over all questions.
     - ``heq_q``: share of questions whose F1 reaches the human F1 (:func:`human_f1`).
-    - ``heq_d``: share of dialogues in which all these questions reach it, including dialogues without such questions.
+    - ``heq_d``: share of dialogues in which all these questions reach the human F1, including dialogues without such
+      questions.
     - ``human_f1``: mean human F1; ``unanswerable``: share of unanswerable questions with no answer predicted (absent if
       there are no unanswerable questions).
 
@@ -267,7 +267,7 @@ def quac_scores(
         references: each person's text by question id, including ``CANNOTANSWER`` or empty texts; an empty list means no
             answer.
         dialogues: dialogue id by question id (in the files, the part before "_q#").
-        min_f1: minimum human F1 of a question that counts.
+        min_f1: minimum human F1 of the questions that count.
     """
     check_same_questions(answers, references)
     check_same_questions(dialogues, references, what="id of a dialogue")
@@ -307,7 +307,7 @@ def agreed_questions(references: Mapping[str, Sequence[str]], *, min_f1: float =
 
 
 def quac_f1(answer: str, references: Sequence[str]) -> float:
-    """Return an answer's F1: the best over references, one left out in turn; 0 to 1.
+    """Return an answer's F1: the best over references, each left out in turn; 0 to 1.
 
     If at least half of the references say that there is no answer, only "no answer" is correct (F1 1; any other answer
     0). Otherwise the references without an answer are ignored.
@@ -344,7 +344,7 @@ def coqa_scores(
     *,
     groups: Mapping[str, str] | None = None,
 ) -> dict[str, float]:
-    """Return ``exact`` (the script's em) and ``f1``: the best over a question's references, one left out in turn.
+    """Return ``exact`` (the script's em) and ``f1``: the best over a question's references, each left out in turn.
 
     With groups, also return ``<group>_exact`` and ``<group>_f1`` for each group.
 

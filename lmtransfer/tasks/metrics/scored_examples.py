@@ -1,6 +1,6 @@
 """A run's prediction for each example, and each example's contribution to each metric.
 
-Shape legend: N examples, R answers (N, or the words of all sentences, or a decision about each label of each example).
+Shape legend: N examples, R answers (one per example, per word, or per label of each example).
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _OF_ANSWERS = {
     "multi_label": ("macro_f1",),
     "regression": labels.CORRELATIONS,
 }
-#: Up to this number of examples, a metric without a shortcut is recomputed with each example left out.
+#: Maximum number of examples for which a metric without a shortcut is recomputed with each example left out.
 _MOST_LEFT_OUT = 5_000
 
 
 Kind = Literal["classification", "multi_label", "regression", "tagging", "span", "pairs"]
 
-#: Maximum number of bytes in an id, and in an answer or gold answer; longer ones are cut.
+#: Maximum number of bytes in an id, and in an answer or gold answer; longer texts are cut.
 MOST_ID_BYTES, MOST_TEXT_BYTES = 100, 300
 
 
@@ -40,8 +40,8 @@ MOST_ID_BYTES, MOST_TEXT_BYTES = 100, 300
 class Ratio:
     """A metric as a quotient of two sums over examples.
 
-    The counts depend on the metric: 1 for a mean; the words of each sentence for accuracy over words. For F1 of spans,
-    the parts are twice the correct spans, and the counts are the predicted spans plus the gold spans.
+    The counts are 1 for a mean, and the number of words of each sentence for accuracy over words. For F1 of spans, the
+    parts are twice the correct spans, and the counts are the predicted spans plus the gold spans.
     """
 
     parts: np.ndarray
@@ -66,7 +66,7 @@ class ScoredExamples:
 
     Attributes:
         keys: unique keys that match examples across runs: a hash of the content, uint64, shape (N,).
-        clusters: group number of each example, such as that of its passage, int64, shape (N,).
+        clusters: index of each example's group, such as its passage, int64, shape (N,).
         lengths: number of characters in each input, int64, shape (N,).
         predicted: index of the label (classification, tagging), 1 or 0 for each label in order (multi_label), or the
             score (regression), shape (R,); empty for spans and pairs.
@@ -106,9 +106,9 @@ class ScoredExamples:
         return ", ".join(self.labels[label] for label in chosen.tolist()) or "no label"
 
     def fingerprint(self, metric: str) -> str:
-        """Hash everything but the answers that a score depends on: examples in any order, gold answers and labels.
+        """Hash all that a score depends on except the answers: examples in any order, gold answers and labels.
 
-        Two runs with the same hash performed the same task, whatever they call it.
+        Two runs with the same hash performed the same task, even if its name differs.
         """
         positive = self.labels[self.positive] if metric == "f1" and self.kind == "classification" else None
         task = json.dumps([self.kind, sorted(self.labels), metric, positive])
@@ -129,7 +129,7 @@ class ScoredExamples:
         return [part.tolist() for part in parts]
 
     def select(self, rows: np.ndarray) -> ScoredExamples:
-        """Return the examples with these numbers, in the given order; each number may occur at most once."""
+        """Return the examples at these indices, in the given order; each index may occur at most once."""
         starts, stops = self.offsets[rows], self.offsets[rows + 1]
         places = np.concatenate([np.arange(a, b) for a, b in zip(starts, stops, strict=True)] or [rows])
         if len(self.predicted) == len(self):
@@ -187,9 +187,8 @@ def scored_examples(
     """Combine answers with the identity of their examples (``tasks.base.Example``); see ``ScoredExamples``.
 
     Args:
-        words: number of answers for each example, shape (N,); by default one each if there are any answers.
-        confidences: probability of each answer, shape (R,); None for unknown probabilities, in whole or for single
-            answers.
+        words: number of answers for each example, shape (N,); by default one, or none without ``predicted``.
+        confidences: probability of each answer, shape (R,); None if all are unknown, and for unknown ones.
     """
     empty = np.zeros(0, dtype=np.int64)
     has_confidences = confidences is not None and all(value is not None for value in confidences)
@@ -217,7 +216,7 @@ def scored_examples(
 
 
 def example_keys(examples: Sequence[Any]) -> np.ndarray:
-    """Hash the content of each example, uint64, shape (N,); repeated content gets another hash at each repetition."""
+    """Hash the content of each example, uint64, shape (N,); each repetition of the same content gets its own hash."""
     seen: dict[bytes, int] = {}
     keys = np.zeros(len(examples), dtype=np.uint64)
     for row, example in enumerate(examples):
@@ -246,7 +245,7 @@ def metric_value(examples: ScoredExamples, metric: str, rows: np.ndarray | None 
     """Recompute a metric from the predictions; None if they do not determine it.
 
     Args:
-        rows: numbers of the examples, as sampled in a bootstrap (they may repeat); None for all examples.
+        rows: indices of examples, as sampled in a bootstrap (they may repeat); None for all examples.
     """
     if metric in examples.ratios:
         return examples.ratios[metric].value(rows)
@@ -259,7 +258,7 @@ def metric_value(examples: ScoredExamples, metric: str, rows: np.ndarray | None 
 
 
 def undefined_metrics(examples: ScoredExamples, metrics: Iterable[str]) -> list[str]:
-    """Return sentences about the metrics that are undefined on the answers and count as 0."""
+    """Return sentences about the metrics that are undefined for the answers and count as 0."""
     if examples.kind not in _OF_ANSWERS:
         return []
     predicted, gold = _by_example(examples)
@@ -301,7 +300,7 @@ def _leave_one_out(examples: ScoredExamples, metric: str) -> np.ndarray | None:
         f1_NC = np.divide(2 * right_NC, total_NC, out=np.zeros(total_NC.shape), where=total_NC > 0)
         mean_N: np.ndarray = f1_NC.mean(-1)
         return mean_N
-    if examples.kind == "classification":  # examples with equal label and answer are interchangeable
+    if examples.kind == "classification":  # examples with the same label and answer are interchangeable
         pairs, which, counts = np.unique(np.stack([predicted, gold]), axis=1, return_inverse=True, return_counts=True)
         values = []
         for pair in range(len(counts)):
@@ -377,6 +376,6 @@ def _of_chunks(answers: ScoredExamples) -> dict[str, ClassScores]:
 
 
 def mean_by_class(seeds: Sequence[Mapping[str, ClassScores]]) -> dict[str, ClassScores]:
-    """Return the mean of each score over seeds, for the classes that all seeds have."""
+    """Return the mean of each score over seeds, for the classes in all seeds."""
     names = [name for name in seeds[0] if all(name in scores for scores in seeds)]
     return {name: {score: fmean(scores[name][score] for scores in seeds) for score in seeds[0][name]} for name in names}

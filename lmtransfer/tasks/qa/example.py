@@ -12,15 +12,15 @@ from typing import NamedTuple
 import numpy as np
 
 from lmtransfer.tasks.encoded import EncodedExamples, TokenRows, ragged_offsets, text_capacity
-from lmtransfer.tasks.targets import SpanTargets
+from lmtransfer.tasks.heads import SpanTargets
 from lmtransfer.tokenizers.base import Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
 class GoldSpan:
-    """One annotator's answer."""
+    """An annotator's answer."""
 
-    text: str  # the text that is scored
+    text: str  # the text used for scoring
     start: int | None = None  # first character in the passage; None if the answer is not a span of it (yes, no)
     end: int | None = None
 
@@ -38,10 +38,11 @@ class QuestionExample:
     """One question.
 
     Attributes:
-        answers: gold answers, the one to train on first; empty if the passage has none; None if hidden.
+        answers: gold answers, the one to train on first; empty if the passage contains none; None if hidden.
         history: earlier turns of the dialogue, oldest first.
-        kind: index into the task's ``labels`` of another kind of answer (yes, no, unknown); None for a span.
-        metadata: further gold labels in the source, by name, such as QuAC's followup.
+        kind: index in the task's ``labels`` of the kind of an answer that is not a span (yes, no, unknown); None for a
+            span.
+        metadata: names and values of additional gold labels in the source, such as QuAC's followup.
     """
 
     id: str
@@ -64,7 +65,7 @@ class QuestionExample:
 
     @property
     def class_index(self) -> int:
-        """0 for a span, 1 for no answer, 2 and up for other kinds of answer."""
+        """0 for a span, 1 for no answer, 2 and above for other kinds of answer."""
         if self.kind is not None:
             return 2 + self.kind
         return 0 if self.answers is None or self.answers else 1
@@ -75,19 +76,19 @@ class QuestionExample:
         return self.passage
 
 
-#: Default number of tokens between the starts of consecutive windows; smaller in short windows.
+#: Default number of tokens between the starts of consecutive windows; fewer if windows are short.
 STRIDE = 128
 _NUM_SPECIALS = 3
-#: The tokens for no answer.
+#: The first and last token for no answer.
 _NOWHERE = (-1, -1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowedQuestion(QuestionExample):
-    """A question with the token positions of its passage and windows.
+    """A question with the character spans of its passage's tokens and the positions of its windows.
 
     Attributes:
-        spans: character span of each token of the passage, int32, shape (n, 2); shared by questions about the same
+        spans: character span of each token of the passage, int32, shape (n, 2); shared by all questions about the
             passage.
         window_starts: first passage token of each window, in the order of the example's sequences.
     """
@@ -109,13 +110,13 @@ def encode_questions(
 ) -> EncodedExamples:
     """Encode questions as BERT does (Devlin et al. 2019, section 4.2, and run_squad.py of google-research/bert).
 
-    Each distinct passage is encoded once. An answer's tokens are those that share a character with it. The target is
-    the first gold answer that tokens of one window express exactly. If there is none, the target is the tokens that
-    cover the first answer, and the example is unreachable. Another kind of answer is the target of the windows that
-    contain its evidence, or of all windows if no window contains the evidence.
+    Each distinct passage is encoded once. The tokens of an answer are those that share a character with it. The target
+    is the first gold answer that the tokens of one window express exactly. If there is no such answer, the target is
+    the tokens that cover the first answer, and the example is unreachable. An answer of another kind is the target of
+    the windows that contain its evidence, or of all windows if none of them does.
 
-    Differences from run_squad.py: windows overlap by at least half, even if they are short; a question takes at most
-    half of the space; and answers begin and end exactly where the annotator's do, by characters rather than words.
+    Differences from run_squad.py: windows overlap by at least half, even if they are short; a question takes up at most
+    half of the space; and answers begin and end exactly where the annotator's do, at characters rather than words.
 
     Args:
         max_answer_tokens: maximum length of an answer; a longer gold answer is unreachable. None for any length.
@@ -123,8 +124,8 @@ def encode_questions(
     most = text_capacity(_NUM_SPECIALS, max_length=max_length)
     if min(stride, max_question_tokens) < 1 or history_turns < 0:
         raise ValueError(
-            f"stride={stride}, max_question_tokens={max_question_tokens}, history_turns={history_turns}: leave no "
-            "space for a passage"
+            f"stride={stride}, max_question_tokens={max_question_tokens}, history_turns={history_turns}: leave no room "
+            "for a passage"
         )
     pieces = QuestionPieces(
         examples, tokenizer, max_question_tokens=min(max_question_tokens, most // 2), history_turns=history_turns
@@ -177,9 +178,9 @@ def encode_questions(
 
 
 def window_starts(num_tokens: int, *, capacity: int, stride: int) -> range:
-    """Return the first passage token of each window; the last window is the first to reach the passage's end.
+    """Return the first passage token of each window; the last window is the first to reach the end of the passage.
 
-    Windows overlap by at least half, so that an answer of up to half a window is complete in one of them.
+    Windows overlap by at least half, so that an answer of up to half a window is contained whole in one of them.
     """
     step = min(stride, max(1, capacity // 2))
     num_further = max(0, -(-(num_tokens - capacity) // step))
@@ -187,11 +188,11 @@ def window_starts(num_tokens: int, *, capacity: int, stride: int) -> range:
 
 
 class QuestionPieces:
-    """The tokens of the examples' texts, as ``TokenRows``; each distinct question, turn and passage is encoded once.
+    """Encodes each distinct question, turn and passage of the examples once, as rows of ``TokenRows``.
 
     Args:
-        max_question_tokens: maximum length of a question with its history. The question keeps its beginning; the
-            history keeps its end, nearest to the question.
+        max_question_tokens: maximum length of a question with its history. A long question is cut at the end, and the
+            history at the beginning.
     """
 
     def __init__(
@@ -207,7 +208,7 @@ class QuestionPieces:
         self._texts = {text: self.token_rows.rows(ids, text) for text, ids in encoded}
 
     def passage(self, text: str) -> tuple[np.ndarray, np.ndarray]:
-        """Return a whole passage, and the character span of each of its tokens, int32, shape (n, 2)."""
+        """Return the tokens of a whole passage, and the character span of each token, int32, shape (n, 2)."""
         if text not in self._passages:
             encoding = self._tokenizer.encode(text)
             self._passages[text] = (self.token_rows.rows(encoding.ids, text), encoding.offsets)
@@ -227,7 +228,7 @@ class QuestionPieces:
 
 
 class GoldTokens(NamedTuple):
-    """The tokens of the answer to train on, as indices into the passage; -1 and -1 for no answer."""
+    """The first and last token of the answer to train on, as positions in the passage; -1 for no answer."""
 
     start: int
     end: int
@@ -240,9 +241,9 @@ class GoldTokens(NamedTuple):
         """Return the first gold answer that tokens of one window express exactly, or else tokens that cover the first.
 
         Args:
-            example: the question; if it has another kind of answer, its first gold answer is the evidence.
+            example: the question; if its answer is of another kind, its first gold answer is the evidence.
             spans: character span of each passage token, shape (n, 2).
-            windows: windows of the passage, each from its first token to one past its last.
+            windows: the first token of each window, and one past its last token.
         """
         gold_answers = example.answers or ()
         if not gold_answers or gold_answers[0].start is None:
@@ -260,7 +261,7 @@ class GoldTokens(NamedTuple):
         return cls(*(nearest or _NOWHERE), reachable=example.kind is not None)
 
     def is_inside(self, window: tuple[int, int]) -> bool:
-        """Whether all tokens are in a window, which goes from its first token to one past its last."""
+        """Whether all tokens of the answer are in a window (first token, one past the last token)."""
         return 0 <= window[0] <= self.start and self.end < window[1]
 
 
@@ -274,7 +275,7 @@ def _exact(gold: GoldSpan, passage: str, spans: np.ndarray) -> tuple[tuple[int, 
 
 
 def covering_tokens(spans: np.ndarray, start: int, end: int) -> tuple[int, int] | None:
-    """Return the first and last token that share a character with a span of the text; None if no token does.
+    """Return the first and last token that share a character with a span of the text; None if there are none.
 
     Args:
         spans: character span of each token, shape (n, 2).
@@ -284,7 +285,7 @@ def covering_tokens(spans: np.ndarray, start: int, end: int) -> tuple[int, int] 
 
 
 def text_of_tokens(passage: str, spans: np.ndarray, start: int, end: int) -> tuple[int, int]:
-    """Return the characters from token ``start`` to token ``end`` inclusive, without surrounding white space."""
+    """Return the character span of tokens ``start`` to ``end`` (inclusive), without surrounding white space."""
     return _strip(passage, int(spans[start, 0]), int(spans[end, 1]))
 
 

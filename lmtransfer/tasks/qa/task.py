@@ -8,29 +8,164 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from typing_extensions import override
 
 from lmtransfer.config.types import LargeCount, Whole
 from lmtransfer.data.documents import Notes
+from lmtransfer.data.files import plain_name
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.tasks.answers import SpanAnswer
 from lmtransfer.tasks.base import Answer, Task
 from lmtransfer.tasks.encoded import EncodedExamples
+from lmtransfer.tasks.file_formats.coqa import KINDS, read_coqa
 from lmtransfer.tasks.file_formats.json_document import JsonNode
-from lmtransfer.tasks.file_formats.squad import BadAnswersPolicy, QuestionFile, holds_rows, list_ids, read_span_hub
-from lmtransfer.tasks.heads import HeadSpec, SpanSpec
+from lmtransfer.tasks.file_formats.quac import read_quac
+from lmtransfer.tasks.file_formats.squad import (
+    BadAnswersPolicy,
+    QuestionFile,
+    holds_rows,
+    list_ids,
+    read_span_hub,
+    read_span_rows,
+    read_squad,
+)
+from lmtransfer.tasks.heads import HeadSpec, SpanSpec, SpanTargets
 from lmtransfer.tasks.input_files import InputFile, LocatedExample, Reader, two_texts
 from lmtransfer.tasks.languages import PLACE, check_languages, file_lists, scores_by_language, with_languages
+from lmtransfer.tasks.metrics.question_answering import (
+    coqa_questions,
+    coqa_scores,
+    quac_questions,
+    quac_scores,
+    squad2_questions,
+    squad2_scores,
+    squad_questions,
+    squad_scores,
+)
 from lmtransfer.tasks.metrics.scored_examples import Ratio, ScoredExamples, scored_examples
 from lmtransfer.tasks.qa.example import STRIDE, QuestionExample, WindowedQuestion, encode_questions, text_of_tokens
-from lmtransfer.tasks.qa.sets import SETS, AnswersById, SpanFormat
 from lmtransfer.tasks.settings import FileSettings, HubDatasetSettings, LocatedFiles, TaskSettings
-from lmtransfer.tasks.targets import SpanTargets
 from lmtransfer.tokenizers.base import Tokenizer
+
+SpanFormat = Literal["squad", "quac", "coqa", "jsonl"]
+
+
+@dataclass(frozen=True, slots=True)
+class AnswersById:
+    """Answers and gold answers by question id, as the official scripts expect them."""
+
+    texts: Mapping[str, str]
+    spans: Mapping[str, str]  # text of the best span, even if the answer is of another kind
+    null_odds: Mapping[str, float]  # null score minus span score; a large value means no answer
+    references: Mapping[str, Sequence[str]]  # the gold texts; empty if there is no answer
+    domains: Mapping[str, str]
+
+    @classmethod
+    def of(cls, examples: Sequence[QuestionExample], answers: Iterable[SpanAnswer]) -> AnswersById:
+        """Index the answers to these questions, which are in the same order."""
+        by_id = dict(zip((example.id for example in examples), answers, strict=True))
+        return cls(
+            texts={name: answer.text for name, answer in by_id.items()},
+            spans={name: answer.best or answer.text for name, answer in by_id.items()},
+            null_odds={name: answer.null_score - answer.score for name, answer in by_id.items()},
+            references={example.id: [gold.text for gold in example.answers or ()] for example in examples},
+            domains={example.id: dict(example.metadata).get("source", "") for example in examples},
+        )
+
+
+class Squad:
+    """How the files of SQuAD are read and scored: version 1.1, or 2.0, in which a question may have no answer.
+
+    Args:
+        threshold: null odds above which there is no answer.
+    """
+
+    kinds: ClassVar[tuple[str, ...]] = ()  # names of the answers that are not spans
+    on_hub: ClassVar[bool] = True  # whether the hub has data sets with these columns
+
+    def __init__(self, *, no_answer: bool = False, threshold: float = 0.0) -> None:
+        self.no_answer, self.threshold = no_answer, threshold
+
+    def read(self, path: Path, *, bad_answers: BadAnswersPolicy, kinds: Sequence[str]) -> QuestionFile:
+        """Read the questions of a file (``kinds``: names of the answers that are not spans, in the task's order)."""
+        return read_squad(path, bad_answers=bad_answers)
+
+    def scores(self, answers_by_id: AnswersById) -> dict[str, float]:
+        """Compute the official metrics, 0 to 1."""
+        if not self.no_answer:
+            return squad_scores(answers_by_id.texts, answers_by_id.references)
+        return squad2_scores(
+            answers_by_id.spans, answers_by_id.references, null_odds=answers_by_id.null_odds, threshold=self.threshold
+        )
+
+    def questions(self, answers_by_id: AnswersById) -> dict[str, dict[str, float]]:
+        """Return each question's scores, by metric and question id."""
+        if not self.no_answer:
+            return squad_questions(answers_by_id.texts, answers_by_id.references)
+        return squad2_questions(
+            answers_by_id.spans, answers_by_id.references, null_odds=answers_by_id.null_odds, threshold=self.threshold
+        )
+
+
+class OwnQuestions(Squad):
+    """The user's questions, in rows or in a ``.json`` file in SQuAD's format; scored like SQuAD."""
+
+    @override
+    def read(self, path: Path, *, bad_answers: BadAnswersPolicy, kinds: Sequence[str]) -> QuestionFile:
+        if plain_name(path).endswith(".json") and not holds_rows(path):
+            return read_squad(path, bad_answers=bad_answers)
+        return read_span_rows(path, bad_answers=bad_answers)
+
+
+class Quac(Squad):
+    """How QuAC's dialogues are read and scored."""
+
+    on_hub = False
+
+    @override
+    def read(self, path: Path, *, bad_answers: BadAnswersPolicy, kinds: Sequence[str]) -> QuestionFile:
+        return read_quac(path, bad_answers=bad_answers)
+
+    @override
+    def scores(self, answers_by_id: AnswersById) -> dict[str, float]:
+        dialogues = {name: name.rpartition("_q#")[0] or name for name in answers_by_id.references}
+        return quac_scores(answers_by_id.texts, answers_by_id.references, dialogues=dialogues)
+
+    @override
+    def questions(self, answers_by_id: AnswersById) -> dict[str, dict[str, float]]:
+        scores = quac_questions(answers_by_id.texts, answers_by_id.references)
+        return {name: values for name, values in scores.items() if name != "human_f1"}
+
+
+class Coqa(Squad):
+    """How CoQA's dialogues are read and scored."""
+
+    kinds = KINDS
+    on_hub = False
+
+    @override
+    def read(self, path: Path, *, bad_answers: BadAnswersPolicy, kinds: Sequence[str]) -> QuestionFile:
+        return read_coqa(path, bad_answers=bad_answers, kinds=kinds)
+
+    @override
+    def scores(self, answers_by_id: AnswersById) -> dict[str, float]:
+        """Compute the official metrics, also for each domain if every question has a domain."""
+        groups = answers_by_id.domains if all(answers_by_id.domains.values()) else None
+        return coqa_scores(answers_by_id.texts, answers_by_id.references, groups=groups)
+
+    @override
+    def questions(self, answers_by_id: AnswersById) -> dict[str, dict[str, float]]:
+        return coqa_questions(answers_by_id.texts, answers_by_id.references)
+
+
+#: How the files of each data set are read and scored, by ``file_format``.
+SETS: Mapping[SpanFormat, type[Squad]] = {"squad": Squad, "quac": Quac, "coqa": Coqa, "jsonl": OwnQuestions}
+
 
 #: The score of a passage without a legal span: the lowest float32 value, because JSON has no infinity.
 NO_SPAN_SCORE = float(np.finfo(np.float32).min)
@@ -39,15 +174,15 @@ NO_SPAN_SCORE = float(np.finfo(np.float32).min)
 def decode_spans(
     encoded: EncodedExamples, outputs: np.ndarray, *, labels: Sequence[str], no_answer: bool, threshold: float = 0.0
 ) -> Iterator[SpanAnswer]:
-    """Yield one answer per example, independent of the number and order of its windows.
+    """Yield one answer per example, which does not depend on the number and order of its windows.
 
-    The span is the best of the windows' best spans (with equal scores, the first in the passage). The null score is the
-    smallest of the windows' null scores, as in run_squad.py of google-research/bert for SQuAD 2.0: there is no answer
-    only if every window says so. Another kind of answer is predicted if some window scores it above a span.
+    The span is the best of the windows' best spans (on a tie, the first in the passage). The null score is the smallest
+    of the windows' null scores, as in run_squad.py of google-research/bert for SQuAD 2.0: there is no answer only if
+    every window says so. An answer of another kind is predicted if some window scores it above a span.
 
     Args:
-        outputs: [start, end, score, null score, and the log odds of each other kind against a span], float32, of shape
-            (S, 4 + C); start and end are tokens of the sequence, or -1 if no span is legal.
+        outputs: [start, end, score, null score, and the log odds of each other kind against a span], float32, shape
+            (S, 4 + C); start and end are positions in the sequence, or -1 if no span is legal.
         threshold: null odds (null score minus span score) above which there is no answer.
     """
     targets_of = SpanTargets.of(encoded.targets)
@@ -69,7 +204,7 @@ def decode_spans(
 
 
 class _Span(NamedTuple):
-    """A character span whose comparison lets ``max`` choose the earlier of two spans with equal scores."""
+    """A character span, compared so that ``max`` returns the earlier of two spans with equal scores."""
 
     score: float
     earlier: tuple[int, int]
@@ -95,7 +230,7 @@ def _best(question: WindowedQuestion, passages: np.ndarray, rows: np.ndarray) ->
 
 
 class QuestionReader(Reader):
-    """A reader of the user's questions."""
+    """A reader for the user's questions."""
 
     formats = ("text", "jsonl", "parquet", "squad", "quac", "coqa")
     file_only = ("parquet", "squad", "quac", "coqa")
@@ -107,7 +242,7 @@ class QuestionReader(Reader):
         self._labels = labels
 
     def parse_nonblank_line(self, line: str, where: str, name: str, notes: Notes) -> QuestionExample:
-        """Build a question from a line with the question and then the passage."""
+        """Build an example from a line with the question, then the passage."""
         return QuestionExample(name, *two_texts(line, "a question and a passage"))
 
     def parse_file(self, source: InputFile) -> Iterator[LocatedExample]:
@@ -132,9 +267,9 @@ def _question(row: JsonNode, name: str) -> QuestionExample:
 
 
 class SpanQa(Task):
-    """Questions about passages, answered by a span of the passage and scored like the official script of the data.
+    """Questions about passages, answered by a span of the passage and scored like the data set's official script.
 
-    If a split has several files, all are read. A test file may lack the answers.
+    All files of a split are read. Test files may lack the answers.
     """
 
     class Settings(TaskSettings, FileSettings, HubDatasetSettings):
@@ -142,15 +277,15 @@ class SpanQa(Task):
 
         Attributes:
             file_format: ``squad`` (1.1 and 2.0), ``quac``, ``coqa``, or ``jsonl``: one question per line (see
-                ``tasks.file_formats.squad``), or SQuAD's format if a file's name ends in ``.json``.
+                ``tasks.file_formats.squad``), or SQuAD's format in a ``.json`` file.
             no_answer: whether a question may have no answer. If not, the null score is still trained, on windows that
-                do not contain the answer, but never decides an answer.
-            null_threshold: null odds above which there is no answer; the scores also report the best threshold.
-            labels: other kinds of answer; CoQA's are yes, no and unknown.
+                do not contain the answer, but does not affect predictions.
+            null_threshold: null odds above which there is no answer; the scores also include the best threshold.
+            labels: kinds of answer other than spans; CoQA's are yes, no and unknown.
             stride: number of tokens between the starts of consecutive windows of a long passage.
             max_question_tokens: maximum length of a question with its history.
             max_answer_tokens: maximum length of a predicted answer.
-            history_turns: number of earlier dialogue turns that precede the question.
+            history_turns: number of earlier turns of the dialogue to encode before the question.
             bad_answers: what to do with gold answers that are not where the file says: ``refuse`` raises an error;
                 ``skip`` skips them and counts them in ``notes``.
         """
@@ -184,7 +319,7 @@ class SpanQa(Task):
         self.notes: dict[str, Notes] = {}
         problems, kinds = [], self.questions.kinds
         if not self.splits:
-            problems.append("task.files is empty: set a file for each split (task.files.train=...)")
+            problems.append("task.files is empty: set a file for each split (task.files.train=<file>)")
         if self.hub is not None and not self.questions.on_hub:
             problems.append(
                 f"task.hub={asked.hub}: only SQuAD's columns can be read from the hub; set files for "
@@ -196,8 +331,8 @@ class SpanQa(Task):
             )
         if kinds and asked.no_answer:
             problems.append(
-                "task.no_answer=true: is not allowed for CoQA, where unanswerable questions have the answer unknown, "
-                "one of task.labels"
+                "task.no_answer=true: is not allowed for CoQA, where the answer to unanswerable questions is the label "
+                "unknown"
             )
         if problems:
             raise ConfigError(problems)
@@ -208,7 +343,7 @@ class SpanQa(Task):
 
     @property
     def head(self) -> HeadSpec:
-        """A head for the first and last token of a span, or another kind of answer."""
+        """A head that predicts the first and last token of a span, or another kind of answer."""
         return SpanSpec(len(self.labels), max_answer_tokens=self.settings.max_answer_tokens)
 
     @override
@@ -235,20 +370,19 @@ class SpanQa(Task):
                     )
                 if example.answers == () and not self.no_answer:
                     raise DataError(
-                        f"{origin}: question {example.id} has no answer; such questions need task.no_answer=true "
-                        "(as in task=squad2)"
+                        f"{origin}: question {example.id} has no answer; set task.no_answer=true to allow this (as in "
+                        "task=squad2)"
                     )
             questions += read.examples
         return questions
 
     def check_windows(self, longest: int) -> None:
-        """Check that windows overlap or touch; the default ``stride`` fits all lengths and is not checked."""
+        """Check that windows overlap or touch; the default ``stride`` suits all lengths and is not checked."""
         stride = self.settings.stride
         if stride != STRIDE and stride > longest:
             raise ConfigError(
-                f"task.stride={stride}: is longer than a window of {longest} tokens (task.max_length, or the "
-                f"encoder's maximum), and windows overlap if they start at most {longest // 2} tokens apart; set "
-                f"a number from 1 to {longest}"
+                f"task.stride={stride}: is longer than a window of {longest} tokens (task.max_length, or the encoder's "
+                f"maximum); set a number from 1 to {longest} (windows overlap up to {longest // 2})"
             )
 
     @override
@@ -277,7 +411,7 @@ class SpanQa(Task):
     def score(self, examples: Sequence[QuestionExample], answers: Iterable[SpanAnswer]) -> dict[str, float]:
         """Compute the official metrics, F1 first, as fractions.
 
-        If questions may have no answer, they are scored at ``null_threshold``; ``best_f1`` and ``best_exact`` are
+        Questions that may have no answer are scored at ``null_threshold``; ``best_f1`` and ``best_exact`` are the
         scores at the best thresholds.
         """
         scores = self.questions.scores(AnswersById.of(examples, answers))
@@ -299,7 +433,7 @@ class SpanQa(Task):
         )
 
     def baseline(self, train: Sequence[QuestionExample], examples: Sequence[QuestionExample]) -> list[Answer] | None:
-        """Return the most frequent answer that is not a span, such as no answer; None if all answers are spans."""
+        """Predict the most frequent answer that is not a span, such as no answer; None if all answers are spans."""
         counts = Counter("" if example.kind is None else self.labels[example.kind] for example in train)
         if not self.labels:
             return [SpanAnswer("") for _ in examples] if self.no_answer else None
@@ -335,15 +469,15 @@ _LANGUAGE = "language"
 class CrossLingualQa(SpanQa):
     """Questions in SQuAD's format, with one file per language in the splits that are scored by language.
 
-    The metrics are over the questions of all languages, by SQuAD's script; F1 is also reported for each language, as
-    ``language/de/f1``. The same question has the same published id in every language, so ids get the language's code.
+    The metrics of SQuAD's script are computed over the questions of all languages; F1 is also reported for each
+    language, as ``language/de/f1``. Translations have the same published id, so ids get the language's code as prefix.
     """
 
     class Settings(SpanQa.Settings):
         """The settings of questions in several languages.
 
         Attributes:
-            languages: the languages to score; each replaces ``{language}`` in the names of files.
+            languages: the languages to score; each replaces ``{language}`` in file names.
             files: a file or a list of files per split; a name with ``{language}`` stands for one file per language.
         """
 
@@ -375,7 +509,7 @@ class CrossLingualQa(SpanQa):
 
     @override
     def scored_examples(self, examples: Sequence[QuestionExample], answers: Sequence[SpanAnswer]) -> ScoredExamples:
-        """Return predicted and gold texts; classes are the languages, translations are in one group."""
+        """Return predicted and gold texts; the languages are the classes, and translations form groups."""
         questions = [example.id.partition(":")[2] for example in examples]  # the same in all languages
         return with_languages(super().scored_examples(examples, answers), _languages(examples), questions)
 

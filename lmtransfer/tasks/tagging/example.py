@@ -17,8 +17,8 @@ from lmtransfer.data.documents import Notes
 from lmtransfer.errors import DataError
 from lmtransfer.tasks.answers import TagsAnswer
 from lmtransfer.tasks.encoded import EncodedExamples, TokenRows, ragged_offsets, text_capacity
+from lmtransfer.tasks.heads import NO_LABEL, TagTargets
 from lmtransfer.tasks.metrics.chunks import Chunks
-from lmtransfer.tasks.targets import NO_LABEL, TagTargets
 from lmtransfer.tokenizers.base import CharacterTokenizer, Tokenizer
 
 
@@ -56,18 +56,18 @@ class WordPieces:
     """The words of a sentence as tokens."""
 
     ids_T: np.ndarray
-    counts_W: np.ndarray  # number of tokens in each word, at least 1, int64
-    missing_W: np.ndarray  # whether the tokenizer has no token for the word, so that its token is [UNK], bool
+    counts_W: np.ndarray  # number of tokens of each word, at least 1, int64
+    missing_W: np.ndarray  # whether the tokenizer gives the word no token, so that [UNK] replaces it, bool
 
 
 @dataclass(frozen=True, slots=True)
 class WordWindow:
-    """A part of a sentence that the encoder reads as one sequence."""
+    """Words ``start`` to ``stop`` (exclusive) of a sentence, which the encoder reads as one sequence."""
 
     start: int
     stop: int
-    answers: int  # first word that is answered in this window
-    answers_stop: int
+    first_target: int  # first word whose tag is predicted in this window
+    stop_target: int
 
 
 def encode_words(
@@ -101,7 +101,7 @@ def encode_words(
         for window in word_windows(counts_W, capacity):
             inside = slice(edges[window.start], edges[window.stop])
             tokens += [cls, rows_T[inside], sep]
-            predicted = slice(window.answers, window.answers_stop)
+            predicted = slice(window.first_target, window.stop_target)
             first_W = 1 + edges[:-1][predicted] - edges[window.start]
             rows.append(np.stack([first_W, counts_W[predicted], tags_W[predicted]], axis=1))
             owners.append(number)
@@ -136,10 +136,10 @@ def word_pieces(words: Sequence[str], tokenizer: Tokenizer) -> WordPieces:
 
 
 def word_windows(counts_W: np.ndarray, capacity: int) -> list[WordWindow]:
-    """Return windows of whole words that overlap by about half, and which words each window answers.
+    """Return windows of whole words that overlap by about half, each with the words whose tags it predicts.
 
-    A word is answered in the window where the smaller of its left and right context is largest; on a tie, where their
-    sum is largest; then in the first: the rule of "maximum context" in BERT's ``run_squad.py`` (google-research/bert).
+    A word is predicted in the window where the smaller of its left and right context is largest; on a tie, where their
+    sum is largest; then in the first such window (the rule of "maximum context" in google-research/bert, run_squad.py).
 
     Args:
         counts_W: number of tokens in each word, 1 to ``capacity``.
@@ -202,7 +202,7 @@ def _read_apart(words: Sequence[str], tokenizer: Tokenizer) -> tuple[np.ndarray,
 
 
 def _unknown(pieces: WordPieces, words: Sequence[str], tokenizer: CharacterTokenizer) -> list[str]:
-    """Return the words of the [UNK] tokens, counting a word without tokens as one such word."""
+    """Return the words behind the [UNK] tokens, including words without tokens."""
     return [
         part
         for word, missing in zip(words, pieces.missing_W, strict=True)
@@ -211,10 +211,10 @@ def _unknown(pieces: WordPieces, words: Sequence[str], tokenizer: CharacterToken
 
 
 def word_spans(text: str, tokenizer: Tokenizer) -> list[tuple[int, int]]:
-    """Return the first character and one past the last of each word in a text.
+    """Return the character span of each word in a text.
 
-    A word is what the tokenizer reads as one, without the punctuation tokens at its edges; each of these is a separate
-    word, as in files of tagged words.
+    A word is what the tokenizer reads as one word, without the punctuation tokens at its edges. Each of these tokens is
+    a separate word, as in files of tagged words.
     """
     encoding = tokenizer.encode(text)
     words: list[list[tuple[int, int]]] = []
@@ -232,7 +232,7 @@ def word_spans(text: str, tokenizer: Tokenizer) -> list[tuple[int, int]]:
 
 
 def _without_edges(text: str, tokens: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Yield the punctuation tokens before a word, the word, and those after it."""
+    """Yield the punctuation tokens before a word, the word, and the punctuation tokens after it."""
     marks = [all(unicodedata.category(mark)[0] in "PS" for mark in text[start:end]) for start, end in tokens]
     if all(marks):
         yield from tokens
@@ -249,10 +249,10 @@ def entities(
     """Return the entities of a text as JSON: ``text``, ``label``, ``start``, ``end`` and ``probability``.
 
     Args:
-        labels: the task's tags. If they do not mark spans, each word is an entity with its tag as label.
+        labels: the task's tags. If the tags do not mark spans, each word is an entity with its tag as label.
 
     Returns:
-        The entities in order; ``text[start:end]`` is the entity, and ``probability`` the mean over its words' tags.
+        The entities in order; ``text[start:end]`` is the entity, and ``probability`` is the mean over its words.
     """
     try:
         chunks = [(chunk.kind, chunk.start, chunk.stop) for chunk in Chunks(labels=labels).of(answer.tags)]
@@ -268,4 +268,4 @@ def entities(
     return parts
 
 
-NO_TOKEN = "words that give no token, read as [UNK]"
+NO_TOKEN = "words without a token, read as [UNK]"

@@ -53,7 +53,7 @@ from lmtransfer.tokenizers.base import Tokenizer
 FileFormat = Literal["conll", "conllu", "jsonl", "parquet"]
 Scheme = Literal["words", "bio", "iob1"]
 
-UNMARKED = "spans that begin with I- instead of B-, kept unchanged"
+UNMARKED = "spans that begin with I- instead of B-, left unchanged"
 ENCODED = "encoded"
 
 #: Columns of the words and of the tags; None for the last column.
@@ -68,7 +68,7 @@ WORDS = ("words", "tokens")
 
 
 class SentenceReader(Reader):
-    """A reader of the user's sentences."""
+    """A reader for the user's sentences."""
 
     formats = ("text", "jsonl", "conll", "conllu", "parquet")
     file_only = ("conll", "conllu", "parquet")
@@ -79,7 +79,7 @@ class SentenceReader(Reader):
         self._own_format, self._word_column, self._tag_column = file_format, word_column, tag_column
 
     def parse_nonblank_line(self, line: str, where: str, name: str, notes: Notes) -> TaggedExample:
-        """Build a sentence from a line of words separated by white space."""
+        """Build a sentence from a line with white space between words."""
         return TaggedExample(name, tuple(clean(line, where, notes).split()))
 
     def parse_file(self, source: InputFile) -> Iterator[LocatedExample]:
@@ -109,13 +109,13 @@ def _words(row: JsonNode, name: str, fields: Sequence[str]) -> TaggedExample:
 
 
 class Tagging(Task):
-    """Sentences with one tag per word, from one file per split or from a ``datasets`` name.
+    """Sentences with one tag per word, from one file per split or from the hub.
 
     Tags may be missing in splits whose name begins with ``test``. Sentences longer than ``max_length`` are read in
     windows.
 
     Attributes:
-        notes: unusual input by split, from the last call of ``examples``; under ``"encoded"`` from the last ``encode``.
+        notes: unusual input by split, found by the last ``examples``; under ``"encoded"``, by the last ``encode``.
     """
 
     class Settings(TaskSettings, FileSettings, HubDatasetSettings):
@@ -123,16 +123,16 @@ class Tagging(Task):
 
         Attributes:
             scheme: meaning of the tags. ``words``: a property of each word; the metric is accuracy over words. ``bio``:
-                spans and their kinds (also BIOES, BILOU); the main metric is span F1. ``iob1``: the same, in files that
-                write ``B-`` only between two spans of one kind (CoNLL-2003's); they are read as BIO. null: recognized
-                from the training split's tags.
+                spans and their kinds (also BIOES, BILOU); the main metric is span F1. ``iob1``: spans in files that
+                write ``B-`` only between two spans of the same kind (CoNLL-2003's), converted to BIO. null: recognized
+                from the tags of the training split.
             labels: the tags in order; null: the tags of the training file, sorted, with ``O`` first.
             file_format: ``conll`` (columns, a blank line between sentences), ``conllu``, ``jsonl`` or ``parquet``.
-            word_column: conll: number of the word's column from 1, null: 1; jsonl and parquet: field of the words,
-                null: ``words`` or ``tokens``.
-            tag_column: conll: number of the tag's column, null: the last one; jsonl and parquet: field of the tags,
-                null: ``tags``; conllu: ``upos`` or ``xpos``, null: ``upos``.
-            hub_columns: columns of the words and of the tags on the hub.
+            word_column: conll: the word's column, counted from 1, null: 1; jsonl and parquet: field of the words, null:
+                ``words`` or ``tokens``.
+            tag_column: conll: the tag's column, counted from 1, null: the last one; jsonl and parquet: field of the
+                tags, null: ``tags``; conllu: ``upos`` or ``xpos``, null: ``upos``.
+            hub_columns: names of the columns of the words and of the tags on the hub.
         """
 
         scheme: Scheme | None = None
@@ -157,7 +157,7 @@ class Tagging(Task):
         _check_columns(asked.file_format, self._word_column, self._tag_column)
         if len(asked.hub_columns) != 2:
             raise ConfigError(
-                f"task.hub_columns={list(asked.hub_columns)}: name the column of the words, then of the tags"
+                f"task.hub_columns={list(asked.hub_columns)}: name the column of the words, then that of the tags"
             )
         self._span_encoding = ""
         if asked.labels is not None:
@@ -171,7 +171,7 @@ class Tagging(Task):
             return self.settings.scheme
         if "train" not in self.splits:
             raise ConfigError(
-                "task.scheme=null: there is no training file to recognize the scheme from; set words, bio or iob1"
+                "task.scheme=null: there is no training file from which to recognize the scheme; set words, bio or iob1"
             )
         scheme, self._span_encoding = scheme_of(sentence.tags or () for sentence in self._read("train", Notes()))
         return scheme
@@ -187,7 +187,7 @@ class Tagging(Task):
         return self._check(self.discover_labels(), self.scheme)
 
     def discover_labels(self) -> list[str]:
-        """Find the tags of the training split: ``O``, then the others sorted."""
+        """Return the tags of the training split: ``O``, then the others in alphabetical order."""
         check_training_file(self.splits, self.name, items="tags")
         tag_column = self._tag_column
         column = "task.tag_column (now the last)" if tag_column is None else f"task.tag_column={tag_column}"
@@ -229,7 +229,7 @@ class Tagging(Task):
 
     @property
     def head(self) -> HeadSpec:
-        """A head for one of C tags per word."""
+        """A head that predicts one of C tags per word."""
         return TaggingSpec(len(self.labels))
 
     def origin(self, split: str) -> str:
@@ -253,9 +253,7 @@ class Tagging(Task):
         if not sentences:
             raise DataError(f"{self.origin(split)}: contains no sentences")
         if self.scheme != "words" and self._span_encoding:
-            kind = (
-                f"sentences whose tags mark spans ({self._span_encoding}), scored by F1 (task.scheme=words: by words)"
-            )
+            kind = f"sentences with tags that mark spans ({self._span_encoding}), scored by F1 unless task.scheme=words"
             notes.add(kind, self.origin(split), len(sentences))
         return sentences
 
@@ -384,20 +382,20 @@ class Tagging(Task):
         )
 
     def baseline(self, train: Sequence[TaggedExample], examples: Sequence[TaggedExample]) -> list[TagsAnswer]:
-        """Give every word the most frequent tag in training; on a tie, the tag that comes first in ``labels``."""
+        """Predict the most frequent training tag for every word (on a tie, the first in ``labels``)."""
         counts = np.bincount([tag for example in train for tag in example.tags or ()], minlength=len(self.labels))
         return [self._answer([int(counts.argmax())] * len(example.words)) for example in examples]
 
 
 def _normalize(sentence: TaggedSentence, notes: Notes) -> TaggedSentence:
-    """Return a sentence whose tags are in NFC."""
+    """Return the sentence with its tags in NFC."""
     if all(map(str.isascii, sentence.tags or ())):
         return sentence
     return replace(sentence, tags=tuple(to_nfc(tag, sentence.where(), notes) for tag in sentence.tags or ()))
 
 
 def _format_by_name(path: Path) -> FileFormat | None:
-    """Return the format implied by a file's name; None for columns."""
+    """Return the format that a file's name implies; None for columns."""
     if plain_name(path).lower().endswith(".conllu"):
         return "conllu"
     name_format = format_by_name(path)
@@ -405,7 +403,7 @@ def _format_by_name(path: Path) -> FileFormat | None:
 
 
 def _words_fields(word_column: int | str) -> tuple[str, ...]:
-    """Return the possible names of the word field."""
+    """Return the alternative names of the field of the words."""
     return WORDS if word_column == WORDS[0] else (str(word_column),)
 
 
@@ -421,7 +419,7 @@ def _check_columns(file_format: FileFormat, word_column: int | str, tag_column: 
         if column is None:
             continue
         if file_format == "conll" and (not isinstance(column, int) or column < 1):
-            raise ConfigError(f"task.{key}={column}: must be the number of a column, from 1")
+            raise ConfigError(f"task.{key}={column}: must be the number of a column, counted from 1")
         if file_format in ("jsonl", "parquet") and not isinstance(column, str):
             raise ConfigError(f"task.{key}={column}: must be the name of a field")
     if word_column == tag_column:

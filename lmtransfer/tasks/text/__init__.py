@@ -1,1 +1,1 @@
-"""Tasks about single texts and text pairs: classes, scores and minimal pairs."""
+"""Tasks about single texts and text pairs, with labels or scores."""

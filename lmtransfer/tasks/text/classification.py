@@ -1,7 +1,8 @@
-"""Classification of single texts and text pairs: one label each."""
+"""Classification of single texts and text pairs, each with one label."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -18,7 +19,8 @@ from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.tasks.answers import LabelAnswer
 from lmtransfer.tasks.base import Answer
 from lmtransfer.tasks.encoded import EncodedExamples
-from lmtransfer.tasks.heads import ClassificationSpec, HeadSpec, weights_in_order
+from lmtransfer.tasks.file_formats.json_document import JsonNode
+from lmtransfer.tasks.heads import NO_LABEL, ClassificationSpec, HeadSpec, LabelTargets, weights_in_order
 from lmtransfer.tasks.label_checks import (
     check_label,
     check_labels,
@@ -40,10 +42,9 @@ from lmtransfer.tasks.metrics.calibration import calibration
 from lmtransfer.tasks.metrics.scored_examples import Ratio, ScoredExamples, scored_examples
 from lmtransfer.tasks.settings import ColumnNames
 from lmtransfer.tasks.subsets import fold_of
-from lmtransfer.tasks.targets import NO_LABEL, LabelTargets
 from lmtransfer.tasks.text.example import TextExample, with_sentences
 from lmtransfer.tasks.text.files import HIDDEN_NUMBER, TextColumns, TextRow
-from lmtransfer.tasks.text.task import CHUNK, TextFileTask, TextTask
+from lmtransfer.tasks.text.task import CHUNK, JsonLinesTask, TextFileTask, TextTask
 
 #: Number of parts into which the scored examples are divided for temperature scaling.
 CALIBRATION_PARTS = 5
@@ -52,10 +53,10 @@ LabelMetric = Literal["accuracy", "f1", "macro_f1", "matthews"]
 
 
 class Classification(TextTask):
-    """The base of all classification tasks: label names, metrics, encoding, and the choice of training examples.
+    """The base class of all classification tasks: label names, metrics, answers and the majority baseline.
 
-    A task with its own source derives from this class and implements ``splits`` and ``examples``. A task that reads
-    files or the hub is a ``TextClassification`` and needs no code.
+    A task with its own source of examples extends this class with ``splits`` and ``examples``. A task that reads files
+    or the hub is a ``TextClassification`` and needs no code.
     """
 
     kind = ClassificationSpec.kind
@@ -64,11 +65,11 @@ class Classification(TextTask):
         """The settings of a classification task.
 
         Attributes:
-            labels: names of the labels in order; null: ``discover_labels`` discovers them when they are first needed.
+            labels: names of the labels in order; null: ``discover_labels`` reads them from the data when first needed.
             metrics: names of the metrics; the first is the main one.
             positive_label: the label whose F1 counts; null: the second of two labels.
-            class_weights: weight of each label in the training loss, by name (1 for labels that are not named);
-                balanced: each label has the same total weight; null: all weights are 1.
+            class_weights: weight of each label in the training loss, by name (1 for labels that are not named), or
+                balanced, which gives each label the same total weight; null: all weights are 1.
             label_smoothing: share of each training target that is spread evenly over all labels, 0 to 1 (Szegedy et
                 al. 2016, section 7).
         """
@@ -108,7 +109,7 @@ class Classification(TextTask):
                 f"task.metrics: f1 is computed for one label, but there are {names}; set task.positive_label to one of "
                 "them, or use macro_f1"
             )
-        weights_in_order(self.settings.class_weights, labels)  # raises an error if they do not fit the labels
+        weights_in_order(self.settings.class_weights, labels)  # raises an error if they do not match the labels
         return checked
 
     @property
@@ -157,9 +158,9 @@ class Classification(TextTask):
 
     @override
     def calibration(self, encoded: EncodedExamples, outputs: np.ndarray) -> dict[str, Any] | None:
-        """Return the calibration error before and after temperature scaling.
+        """Measure calibration before and after temperature scaling.
 
-        The examples are divided into parts without common texts; each part's temperature is fitted on the others.
+        The examples are divided into parts that share no text. Each part's temperature is fitted on the other parts.
         """
         gold, groups = LabelTargets.of(encoded.targets).labels, [example.group for example in encoded.examples]
         if not np.isfinite(outputs).all():
@@ -170,21 +171,22 @@ class Classification(TextTask):
         return calibration(outputs, gold, parts)
 
     def baseline(self, train: Sequence[TextExample], examples: Sequence[TextExample]) -> list[Answer]:
-        """Answer every example with the training examples' most frequent label (on a tie, the first label)."""
+        """Predict the most frequent training label for every example (on a tie, the first label)."""
         gold = [example.label for example in train if example.label is not None]
         label = int(np.bincount(gold, minlength=len(self.labels)).argmax())
         return [LabelAnswer(label, self.labels[label])] * len(examples)
 
     @property
     def positive(self) -> int:
-        """Index of the label whose F1 counts: the second label, unless another is named."""
+        """Index of the label whose F1 counts: the second label by default."""
         return 1 if self.settings.positive_label is None else self.labels.index(self.settings.positive_label)
 
 
 class TextClassification(TextFileTask, Classification):
-    """Single texts or pairs with one label each, from one file per split or from a ``datasets`` name.
+    """Single texts or pairs with one label each, from one file per split or from the hub.
 
-    By default the labels are those in the training file, sorted by size if they are numbers, otherwise alphabetically.
+    By default, the labels are those in the training file, in numerical order if they are numbers, otherwise in
+    alphabetical order.
     """
 
     class Settings(Classification.Settings, TextFileTask.Settings):
@@ -193,8 +195,8 @@ class TextClassification(TextFileTask, Classification):
         Attributes:
             label_column: column of the label.
             label_values: values of the labels in the files, in the order of ``labels``; null: the label names.
-            phrases: whether the training split holds sentences and their phrases, in which case the held-out part and
-                the training part share no sentence.
+            phrases: whether the training split contains sentences and their phrases, in which case training and
+                held-out examples never come from the same sentence.
         """
 
         label_column: ColumnNames
@@ -212,10 +214,12 @@ class TextClassification(TextFileTask, Classification):
             advice = "set task.labels too" if labels is None else f"set one value for each of the {len(labels)} labels"
             raise ConfigError(f"task.label_values={list(values)}: {advice}")
         if self.settings.phrases and folds is not None:
-            raise ConfigError(f"task.folds={folds} with task.phrases=true: folds would divide sentences; leave one out")
+            raise ConfigError(
+                f"task.folds={folds} with task.phrases=true: folds would divide sentences; leave out one of the two"
+            )
 
     def hidden_values(self) -> set[str]:
-        """Return the values in the files that mean a hidden label, excluding labels."""
+        """Return the values that mark a hidden label in the files, except those that are labels."""
         return set(self.settings.hidden_values) - set(self._label_values or self.settings.labels or ())
 
     @cached_property
@@ -229,11 +233,11 @@ class TextClassification(TextFileTask, Classification):
         return with_sentences(examples) if self.settings.phrases and split == "train" else examples
 
     def discover_labels(self) -> list[str]:
-        """Return the labels of the training split, sorted by size if they are numbers, otherwise alphabetically."""
+        """Return the labels of the training split in numerical or, if some are not numbers, alphabetical order."""
         check_training_file(self.splits, self.name)
         column, counts = f"task.label_column={self.gold_column}", Counter[str]()
         for row in self.files.rows("train", Notes()):
-            if row.gold is not None:  # a row without a label is rejected when the examples are read, with its line
+            if row.gold is not None:  # rows without a label are rejected, with their line, when the examples are read
                 check_label(row.gold, row.where, column)
                 counts[row.gold] += 1
         check_labels(counts, origin=self.origin("train"), items="rows", column=column)
@@ -244,7 +248,7 @@ class TextClassification(TextFileTask, Classification):
 
     @cached_property
     def _index_of(self) -> dict[bool, dict[str, int]]:
-        """Our index of each label, by the label's name (True) and by its value in the files (False)."""
+        """The index of each label, by the label's name (True) and by its value in the files (False)."""
         return {
             is_name: {value: index for index, value in enumerate(values)}
             for is_name, values in ((True, self.labels), (False, self._label_values or self.labels))
@@ -266,10 +270,10 @@ class TextClassification(TextFileTask, Classification):
 
 
 class CrossLingualClassification(TextClassification):
-    """A training file per language, and other files with a language column.
+    """Classification in several languages, with a training file per language and a language column in other files.
 
-    The metrics are over the examples of all scored languages; the main metric is also reported for each language, as
-    ``language/de/accuracy``. The held-out part, which chooses checkpoints, is in the training language.
+    The metrics are computed over the examples of all scored languages; the main metric is also reported for each
+    language, as ``language/de/accuracy``. Held-out examples, which choose checkpoints, are in the training language.
     """
 
     class Settings(TextClassification.Settings):
@@ -277,7 +281,7 @@ class CrossLingualClassification(TextClassification):
 
         Attributes:
             files: file of each split; alternative names are tried in order.
-            language: the training language, which replaces ``{language}`` in the names of files.
+            language: the training language, which replaces ``{language}`` in file names.
             languages: the languages to score.
             language_column: column of the language; optional in the training file.
             label_aliases: alternative spellings of labels, such as ``{contradictory: contradiction}``.
@@ -332,7 +336,63 @@ class CrossLingualClassification(TextClassification):
 
     @override
     def scored_examples(self, examples: Sequence[TextExample], answers: Sequence[LabelAnswer]) -> ScoredExamples:
-        """Return predicted and gold labels; classes are the languages, translations are in one group."""
+        """Return predicted and gold labels; the languages are the classes, and translations form groups."""
         languages = [example.language for example in examples]
         items = places_in_languages(languages, [example.label for example in examples])
         return with_languages(super().scored_examples(examples, answers), languages, items)
+
+
+_FIELD = re.compile(r"\{(\w+)\}")
+
+
+class TemplateClassification(JsonLinesTask, Classification):
+    """Texts from templates, such as ``Question: {question}``, filled with the fields of JSON lines.
+
+    Raises:
+        ConfigError: a template names no field.
+    """
+
+    class Settings(Classification.Settings, JsonLinesTask.Settings):
+        """The settings of a classification task with templates.
+
+        Attributes:
+            text: template of the text, or of the first text of a pair; ``{name}`` is replaced by a field's value.
+            text_pair: template of the second text; null: single texts.
+            labels: names of the labels; the field ``label`` is the name of a label, or its index from 0.
+        """
+
+        text: str
+        text_pair: str | None = None
+        labels: Sequence[str]
+
+    settings: Settings
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.pairs = self.settings.text_pair is not None
+        for key in ("text", "text_pair"):
+            template = getattr(self.settings, key)
+            if template is not None and not _FIELD.search(template):
+                raise ConfigError(f"task.{key}={template}: names no field of the file; write one such as {{sentence}}")
+
+    @override
+    def examples_of(self, row: JsonNode, name: str) -> Iterator[TextExample]:
+        pair = None if self.settings.text_pair is None else _fill(self.settings.text_pair, row)
+        yield TextExample(name, _fill(self.settings.text, row), pair, self._label(row))
+
+    def _label(self, row: JsonNode) -> int | None:
+        gold = row.get("label")
+        if gold is None:
+            return None
+        if gold.value in self.labels:
+            return self.labels.index(gold.value)
+        if isinstance(gold.value, int) and 0 <= gold.value < len(self.labels):
+            return int(gold.value)
+        raise DataError(
+            f"{gold.where}: {str(gold.value)[:40]!r} must be an index from 0 to {len(self.labels) - 1}, or one of "
+            f"{', '.join(self.labels)}"
+        )
+
+
+def _fill(template: str, row: JsonNode) -> str:
+    return _FIELD.sub(lambda match: row.field(match[1]).nonblank_text(), template)

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from lmtransfer.tasks.encoded import EncodedExamples, TokenRows, ragged_offsets, text_capacity
-from lmtransfer.tasks.targets import Targets
+from lmtransfer.tasks.heads import Targets
 from lmtransfer.tokenizers.base import Tokenizer
 
-#: The sentence of a phrase that occurs in several sentences.
+#: Stands for the sentence of a phrase that occurs in several sentences.
 OF_SEVERAL = ""
 
 
@@ -51,14 +51,14 @@ class TextExample:
 
     @property
     def group(self) -> str:
-        """The sentence of which the text is a phrase, otherwise the text itself: the first of a pair (a premise)."""
+        """The sentence of which the text is a phrase, otherwise the text itself or the first text of a pair."""
         return self.text if self.part_of is None else self.part_of
 
 
 def sentences_of(texts: Sequence[str]) -> list[str]:
-    """Return the sentence of which each text is a part: the longest of these texts that contains its words in a row.
+    """Return the sentence that contains each text: the longest of these texts with the same consecutive words.
 
-    A text that is not part of another is its own sentence. A phrase in several sentences gets ``OF_SEVERAL``. Thus if
+    A text that is not part of another is its own sentence. A phrase in several sentences gets ``OF_SEVERAL``. Thus, if
     one text is part of another, either both have the same sentence, or the shorter one gets ``OF_SEVERAL``.
     """
     words = [tuple(text.split()) for text in texts]
@@ -75,7 +75,7 @@ def sentences_of(texts: Sequence[str]) -> list[str]:
 
 
 def with_sentences(examples: Sequence[TextExample]) -> list[TextExample]:
-    """Return the same examples, each with the sentence of which it is a part."""
+    """Return the same examples, each with the sentence that contains its text."""
     sentences = sentences_of([example.text for example in examples])
     return [replace(example, part_of=sentence) for example, sentence in zip(examples, sentences, strict=True)]
 
@@ -90,8 +90,8 @@ def encode_texts(
 ) -> EncodedExamples:
     """Encode single texts or pairs as BERT does (Devlin et al. 2019, section 3).
 
-    A pair that is too long loses one token at a time from the end of the longer text (on a tie, of the second text). An
-    encoder without segments gets 0 for both texts.
+    A pair that is too long loses one token at a time from the end of the longer text (on a tie, of the second text).
+    Without segments in the encoder, both texts have segment 0.
     """
     texts = [example.text for example in examples]
     pairs = [example.text_pair for example in examples if example.text_pair is not None]
@@ -102,7 +102,7 @@ def encode_texts(
     cls, sep = np.array([tokenizer.cls_id], np.int32), np.array([tokenizer.sep_id], np.int32)
     token_rows = TokenRows(tokenizer)
     pieces: list[np.ndarray] = []
-    sizes = np.zeros((len(firsts), 2), dtype=np.int64)  # tokens of each text, with its special tokens
+    sizes = np.zeros((len(firsts), 2), dtype=np.int64)  # number of tokens of each text, with its special tokens
     num_truncated = 0
     for i, (first, second) in enumerate(zip(firsts, seconds, strict=True)):
         keep_first, keep_second = longest_first(len(first), 0 if second is None else len(second), capacity)
@@ -128,7 +128,7 @@ def encode_texts(
 
 
 def longest_first(first: int, second: int, capacity: int) -> tuple[int, int]:
-    """Return the number of tokens that two texts keep if tokens are cut from the longer (on a tie, the second)."""
+    """Return how many tokens each text keeps if tokens are cut from the longer text (on a tie, the second)."""
     if first + second <= capacity:
         return first, second
     half = (capacity + 1) // 2

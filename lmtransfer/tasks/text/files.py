@@ -1,4 +1,4 @@
-"""Texts in tables: a task's splits, from files or a ``datasets`` name, and the user's input."""
+"""Texts in tables: a task's splits, from files or from the hub, and the user's input."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from lmtransfer.tasks.label_checks import to_nfc
 from lmtransfer.tasks.settings import ColumnNames, HubSource, TextTableSettings
 from lmtransfer.tasks.text.example import TextExample
 
-#: The number with which ``datasets`` marks a hidden label.
+#: The number that marks a hidden label on the hub.
 HIDDEN_NUMBER = "-1"
 
 
 @dataclass(frozen=True, slots=True)
 class TextRow:
-    """One text or pair of texts with its gold answer as written."""
+    """A text or pair of texts with its gold answer as written in the file."""
 
     id: str
     where: str
@@ -43,7 +43,7 @@ class TextRow:
     gold: str | None  # label or score; None if hidden
     is_label_name: bool  # whether ``gold`` is a label name, even if the task's files write labels differently
     language: str | None = None
-    is_missing: bool = False  # whether the row has no gold answer at all, not even a value that means a hidden one
+    is_missing: bool = False  # whether the row has no gold answer, not even a value that marks a hidden one
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +51,14 @@ class TextColumns:
     """The columns to read."""
 
     text: ColumnSpec
-    text_pair: ColumnSpec | None  # the second of a pair; None if the examples are single texts
+    text_pair: ColumnSpec | None  # the second text; None if the examples are single texts
     gold: ColumnSpec
-    id: ColumnSpec | None  # names of the examples; None to number them
+    id: ColumnSpec | None  # ids of the examples; None to number them
     language: ColumnSpec | None = None
 
     @classmethod
     def of(cls, settings: TextTableSettings, *, gold: str) -> TextColumns:
-        """Build the columns from a task's settings; ``gold`` names the setting with the column of the gold answer."""
+        """Build the columns from a task's settings; ``gold`` is the setting that names the gold answer's column."""
         text_pair, names = settings.text_pair_column, settings.id_column
         columns = cls(
             text=_column("text_column", settings.text_column),
@@ -69,8 +69,8 @@ class TextColumns:
         for text in (columns.text, columns.text_pair):
             if text is not None and text.names == columns.gold.names:
                 raise ConfigError(
-                    f"{text.setting}={text}: {columns.gold.setting} names the same column, but the texts and the "
-                    "answers must be in different columns"
+                    f"{text.setting}={text}: {columns.gold.setting} names the same column, but texts and gold answers "
+                    "must be in different columns"
                 )
         return columns
 
@@ -83,13 +83,13 @@ class TextColumns:
 
 def _column(setting: str, names: ColumnNames) -> ColumnSpec:
     if not names:
-        raise ConfigError(f"task.{setting}: is empty; set the name of a column, or a list of possible names")
+        raise ConfigError(f"task.{setting}: is empty; set the name of a column, or a list of alternative names")
     columns = (names,) if isinstance(names, str) else tuple(names)
     return ColumnSpec(columns, f"task.{setting}", is_text=setting == "text_column")
 
 
 class TextFiles:
-    """A task's splits, from files, or from the hub for splits without a local file."""
+    """A task's splits, each from a file or, without a local file, from the hub."""
 
     def __init__(
         self, settings: TextTableSettings, columns: TextColumns, *, hidden_values: Iterable[str], task: str
@@ -138,7 +138,7 @@ class TextFiles:
         if missing and self.layout.bad_rows == "refuse":
             raise DataError(
                 f"{missing[0]}: {len(missing):,} of {num_rows:,} rows have no value in the column {self.columns.gold} "
-                "(this is the first). Correct the rows, or set task.bad_rows=skip to leave such rows out and count them"
+                "(this is the first). Correct the rows, or set task.bad_rows=skip to leave out and count such rows"
             )
         if missing:
             notes.add("rows without a gold answer, left out", missing[0], len(missing))
@@ -149,7 +149,7 @@ class TextFiles:
         for row in rows:
             texts, gold = row.values[:num_texts], row.values[num_texts]
             if any(text is None for text in texts):
-                bad_rows.report("rows without a text", row.where, "there is no text")
+                bad_rows.report("rows without a text", row.where, "the text is missing")
                 continue
             is_label_name = bool(row.is_label_name) and row.is_label_name[num_texts]
             if gold == "" and not self.columns.gold.may_be_list:
@@ -159,7 +159,7 @@ class TextFiles:
                 continue
             row_id = None if self.columns.id is None else row.values[num_texts + 1] or ""
             if row_id == "" or (row_id is not None and first_places.setdefault(row_id, row.where) != row.where):
-                problem = f"{first_places[row_id]} has the same id {row_id!r}" if row_id else "there is no id"
+                problem = f"{first_places[row_id]} has the same id {row_id!r}" if row_id else "the id is missing"
                 bad_rows.report("rows without a unique id", row.where, problem)
                 continue
             clean_texts = [clean(text, row.where, bad_rows.notes) for text in texts if text is not None]
@@ -178,7 +178,7 @@ class TextFiles:
 
 
 def hub_records(source: HubSource, split: str, specs: Sequence[ColumnSpec], *, places: str) -> Iterator[TableRecord]:
-    """Yield the requested columns of a split on the hub, with label numbers replaced by names."""
+    """Yield the requested columns of a split on the hub, with label names in place of label indices."""
     table = source.load(split, places=places)
     where = source.origin(split)
     check_columns(table.column_names, specs, where)
@@ -203,10 +203,10 @@ _USUAL_COLUMNS = TextColumns(
 
 
 class TextReader(Reader):
-    """A reader of the user's texts, or pairs of texts.
+    """A reader for the user's texts, or pairs of texts.
 
     Args:
-        columns: columns of the task's own files; None for single texts, in a column ``text`` or ``sentence``.
+        columns: columns of the task's own files; None for single texts in a column ``text`` or ``sentence``.
     """
 
     formats = ("text", *TABLE_FORMATS)
@@ -222,10 +222,10 @@ class TextReader(Reader):
         self._columns = columns or _USUAL_COLUMNS
 
     def check(self, text: str) -> None:
-        """Raise a ValueError that says why, if a single text cannot be answered."""
+        """Raise a ValueError with the reason if the model cannot process a single text."""
 
     def parse_nonblank_line(self, line: str, where: str, name: str, notes: Notes) -> TextExample:
-        """Build an example from the text, or the two texts, on a line."""
+        """Build an example from the text or the two texts on a line."""
         text = clean(line, where, notes)
         if self._columns.text_pair is not None:
             return TextExample(name, *two_texts(text, "two texts"))
@@ -235,7 +235,7 @@ class TextReader(Reader):
         return TextExample(name, text)
 
     def parse_file(self, source: InputFile) -> Iterator[LocatedExample]:
-        """Yield one text or pair per row, ignoring further columns, such as labels."""
+        """Yield one text or pair per row, ignoring other columns, such as labels."""
         columns = self._columns_to_read(source.columns)
         specs = [column for column in (columns.text, columns.text_pair, columns.id) if column is not None]
         bad_rows, is_pair = source.bad_rows, columns.text_pair is not None
@@ -253,11 +253,11 @@ class TextReader(Reader):
             yield row.where, TextExample(row.values[-1] or str(row.number), texts[0], texts[1] if is_pair else None)
 
     def _columns_to_read(self, choices: Mapping[str, str]) -> TextColumns:
-        """Return the columns that the user names, or else those of the task's files; ``id`` is optional."""
+        """Return the columns that the user chose, or else those of the task's files; ``id`` is optional."""
         columns = self._columns
         if "text_pair_column" in choices and columns.text_pair is None:
             raise ConfigError(
-                f"text_pair_column={choices['text_pair_column']}: leave this out, because the run reads single texts"
+                f"text_pair_column={choices['text_pair_column']}: leave out this setting; the run reads single texts"
             )
 
         def column(setting: str, names: tuple[str, ...], **of_texts: Any) -> ColumnSpec:

@@ -19,7 +19,7 @@ from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.tasks.answers import LabelSetAnswer
 from lmtransfer.tasks.base import Answer
 from lmtransfer.tasks.encoded import EncodedExamples
-from lmtransfer.tasks.heads import HeadSpec, MultiLabelSpec
+from lmtransfer.tasks.heads import NO_LABEL, HeadSpec, LabelSetTargets, MultiLabelSpec
 from lmtransfer.tasks.label_checks import (
     check_label,
     check_labels,
@@ -32,7 +32,6 @@ from lmtransfer.tasks.label_checks import (
 from lmtransfer.tasks.metrics.labels import THRESHOLD
 from lmtransfer.tasks.metrics.scored_examples import Ratio, ScoredExamples, scored_examples
 from lmtransfer.tasks.settings import ColumnNames
-from lmtransfer.tasks.targets import NO_LABEL, LabelSetTargets
 from lmtransfer.tasks.text.example import TextExample
 from lmtransfer.tasks.text.files import TextColumns, TextRow
 from lmtransfer.tasks.text.task import CHUNK, TextFileTask
@@ -44,11 +43,11 @@ LabelSetMetric = Literal["micro_f1", "macro_f1", "average_precision"]
 class MultiLabel(TextFileTask):
     """Single texts or pairs with any number of labels each, from one file per split.
 
-    The column of labels holds names between separators (``sport, politics``) or a list of them (``["sport"]``), or a
-    vector with 1 or 0 for each label (``[1, 0, 1]``; numbered from 0 without ``labels``), or a JSON object
-    (``{"sport": 1}``); or each label has its own column. An empty column or list means no label. Each label is decided
-    independently: it is predicted if its probability is above 0.5. Subsets and held-out parts are random; they do not
-    keep the proportions of the labels.
+    The label column contains names with separators (``sport, politics``), a list of names (``["sport"]``), a vector
+    with 1 or 0 for each label (``[1, 0, 1]``; without ``labels``, label names are indices), or a JSON object
+    (``{"sport": 1}``); or each label has its own column. An empty column or list means no label. Labels are predicted
+    independently, each if its probability is above 0.5. Samples and held-out examples are random and do not preserve
+    the proportions of the labels.
     """
 
     kind = MultiLabelSpec.kind
@@ -60,13 +59,13 @@ class MultiLabel(TextFileTask):
         Attributes:
             labels: names of the labels in order; null: the labels in the training file, in alphabetical order or in the
                 order of the columns.
-            label_column: column of the labels. If there are several names, a file has one of them, or all, each with 1
-                or 0 for one label.
+            label_column: column of the labels. Several names are either alternatives, or one column per label with 1
+                or 0.
             label_form: ``names``, or ``vectors`` with 1 or 0 for each label; null: vectors if all rows have the same
                 number (two or more) of values, all 0 or 1.
-            separator: what separates label names; white space around a name is ignored.
+            separator: the text between label names; white space around a name is ignored.
             metrics: names of the metrics; the first is the main one. A verdict by ``average_precision`` does not
-                account for the sampling of the examples, because no example has a share in the metric.
+                account for the sampling of examples, because the metric is not a sum over examples.
         """
 
         labels: Sequence[str] | None
@@ -88,7 +87,7 @@ class MultiLabel(TextFileTask):
         self._forms: dict[str, LabelForm] = {}
 
     def text_columns(self) -> TextColumns:
-        """Return the columns to read; the label column may hold lists, or be several columns."""
+        """Return the columns to read; the label column may contain lists, or be several columns."""
         columns = super().text_columns()
         return replace(columns, gold=replace(columns.gold, may_be_list=True, per_label=True))
 
@@ -98,7 +97,7 @@ class MultiLabel(TextFileTask):
         return check_names(self._discover_labels())
 
     def _discover_labels(self) -> list[str]:
-        """Return the labels of the training split in alphabetical order."""
+        """Return the labels of the training split."""
         check_training_file(self.splits, self.name)
         column, origin = f"task.label_column={self.gold_column}", self.origin("train")
         if self._form_of("train") == "vectors":
@@ -117,20 +116,20 @@ class MultiLabel(TextFileTask):
             kinds = f"only the label {quote_label(next(iter(counts)))}" if counts else "no label"
             raise DataError(
                 f"{origin}: {num_rows:,} rows have {kinds}, but at least two labels are needed; does {column} name the "
-                f"column of the labels, and does task.separator={self.settings.separator!r} separate them?"
+                f"label column, and does task.separator={self.settings.separator!r} separate the labels?"
             )
         check_labels(counts, origin=origin, items="labels of rows", column=column)
         return sorted(counts)
 
     def _cells(self, row: TextRow) -> Cells:
-        """Parse the labels of a row; None if unreadable, which is reported when the examples are read."""
+        """Parse the labels of a row; None if they are unreadable, which is reported when the examples are read."""
         try:
             return None if row.gold is None else label_cells(row.gold, self.settings.separator)
         except ValueError:
             return None
 
     def _form_of(self, split: str) -> LabelForm:
-        """Return the format of a split's labels."""
+        """Return whether the labels of a split are names or vectors."""
         if self.settings.label_form is not None:
             return self.settings.label_form
         if split not in self._forms:
@@ -155,7 +154,7 @@ class MultiLabel(TextFileTask):
 
     @property
     def head(self) -> HeadSpec:
-        """A head with a decision for each label."""
+        """A head with a binary decision for each label."""
         return MultiLabelSpec(len(self.labels), self.pairs)
 
     @override
@@ -173,7 +172,7 @@ class MultiLabel(TextFileTask):
         return list(answer.probabilities.values())
 
     def gold_number(self, example: TextExample) -> Sequence[float] | None:
-        """Return 1 for each label that the example has, otherwise 0."""
+        """Return 1 for each label of the example and 0 for each other label."""
         if example.label_set is None:
             return None
         return [float(label in example.label_set) for label in range(len(self.labels))]
@@ -193,7 +192,7 @@ class MultiLabel(TextFileTask):
 
     @override
     def scored_examples(self, examples: Sequence[TextExample], answers: Sequence[LabelSetAnswer]) -> ScoredExamples:
-        """Return a decision about each label for each example."""
+        """Return one binary decision per label for each example."""
         probabilities_NC = np.array([self.number_of(answer) for answer in answers]).reshape(-1, len(self.labels))
         said_NC, gold_NC = probabilities_NC > THRESHOLD, self.gold(examples).labels > 0
         right_N, total_N = (said_NC & gold_NC).sum(1), said_NC.sum(1) + gold_NC.sum(1)
@@ -212,7 +211,7 @@ class MultiLabel(TextFileTask):
         )
 
     def baseline(self, train: Sequence[TextExample], examples: Sequence[TextExample]) -> list[Answer]:
-        """Answer every example with the labels of most training examples; probabilities are the labels' shares."""
+        """Predict the labels that most training examples have; the probabilities are the labels' shares."""
         return [self._answer((self.gold(train).labels > 0).mean(0).tolist())] * len(examples)
 
     @cached_property
@@ -252,18 +251,18 @@ class MultiLabel(TextFileTask):
         return cells
 
 
-#: Names, the numbers of a vector, or whether the row has each label.
+#: The labels of a row: names, the digits of a vector, or whether the row has each label; None if hidden or unreadable.
 Cells = list[str] | dict[str, bool] | None
 _TRUTHS = {"1": True, "0": False, "1.0": True, "0.0": False, "true": True, "false": False, "": False}
 
 
 def label_cells(text: str, separator: str) -> list[str] | dict[str, bool]:
-    """Split a column of labels into names or numbers; for a JSON object, return whether the row has each label.
+    """Split the labels of a row into names or digits; for a JSON object, return whether the row has each label.
 
     Args:
-        text: names or numbers between separators; a list of them, as written by JSON, Python or numpy; or a JSON object
+        text: names or digits with separators; a list of them, as written by JSON, Python or numpy; or a JSON object
             with 1 or 0 for each label. Empty for no label.
-        separator: what separates names; a space stands for any white space.
+        separator: the text between names; a space stands for any white space.
     """
     text = text.strip()
     if text.startswith("{"):
@@ -297,7 +296,7 @@ _LONGEST_LIST = 1 << 14
 
 
 def _python_list(text: str) -> list[Any] | None:
-    """Parse a list of texts as Python and, in tables, pandas write it (``['a', 'b']``); None if it is not a list."""
+    """Parse a list as Python and pandas write it (``['a', 'b']``); None if the text is not a list."""
     if len(text) > _LONGEST_LIST or text.count("[") > 1 or "(" in text:
         return None
     try:

@@ -1,4 +1,4 @@
-"""A task for the built-in corpus: which of eight libraries does a docstring come from?"""
+"""A task for the built-in corpus: from which of eight libraries does a docstring come?"""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from lmtransfer.tasks.text.example import TextExample
 
 
 class PythonDocsTask(Classification):
-    """Docstrings of the standard library and seven installed libraries, whose names are blanked out.
+    """Docstrings of the standard library and seven installed libraries; library names are blanked out.
 
-    Splits are by module, with the same number of examples per library, so the majority baseline is 12.5 %. Neither
-    the modules of the dev and test splits nor copies of their texts are in ``corpus=python_docs``. The task needs no
-    data folder and no network. The examples depend on the installed versions.
+    Docstrings are split by module, with the same number of examples per library, so the majority baseline is 12.5 %.
+    ``corpus=python_docs`` contains neither the modules of the dev and test splits nor copies of their texts. The task
+    needs no data folder and no network. The examples depend on the installed versions of the libraries.
     """
 
     splits = SPLITS

@@ -1,4 +1,4 @@
-"""Regression: a score for a text or a text pair, from published files or from the hub."""
+"""Regression: a score for a text or a text pair; and sentence similarity without training."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from typing_extensions import override
 from lmtransfer.tasks.answers import ScoreAnswer
 from lmtransfer.tasks.base import Answer, TaskWithoutHead
 from lmtransfer.tasks.encoded import EncodedExamples
-from lmtransfer.tasks.heads import HeadSpec, RegressionSpec
+from lmtransfer.tasks.heads import HeadSpec, RegressionSpec, ScoreTargets
 from lmtransfer.tasks.metrics.scored_examples import Ratio, ScoredExamples, scored_examples
 from lmtransfer.tasks.settings import ColumnNames
-from lmtransfer.tasks.targets import ScoreTargets
 from lmtransfer.tasks.text.example import TextExample
 from lmtransfer.tasks.text.files import TextRow
 from lmtransfer.tasks.text.task import TextFileTask
@@ -28,7 +27,7 @@ _LARGEST = 1e15
 
 
 class TextRegression(TextFileTask):
-    """Single texts or pairs with one score each; files, columns and the hub are as in ``TextClassification``."""
+    """Single texts or pairs with one score each, from one file per split or from the hub."""
 
     class Settings(TextFileTask.Settings):
         """The settings of a regression task.
@@ -74,7 +73,7 @@ class TextRegression(TextFileTask):
         return scored_examples(examples, kind="regression", predicted=predicted, gold=gold, ratios=ratios)
 
     def baseline(self, train: Sequence[TextExample], examples: Sequence[TextExample]) -> list[Answer]:
-        """Answer every example with the mean training score; its correlation is undefined and is reported as 0."""
+        """Predict the mean training score for every example; the correlation is undefined and reported as 0."""
         mean = float(np.mean([example.score for example in train if example.score is not None]))
         return [ScoreAnswer(mean)] * len(examples)
 
@@ -95,15 +94,15 @@ class TextRegression(TextFileTask):
         return TextExample(row.id, row.text, row.text_pair, score=score)
 
 
-#: Correlation of uninformed answers.
+#: Expected correlation of random answers.
 CHANCE = 0.0
 
 
 class SentenceSimilarity(TaskWithoutHead, TextRegression):
-    """Sentence pairs with a score, which any run answers as it is (STS: Agirre et al. 2012; Reimers and Gurevych 2019).
+    """The similarity of sentence pairs, without training (STS: Agirre et al. 2012; Reimers and Gurevych 2019).
 
-    The answer to a pair is the cosine of its sentences' vectors. Only correlations with the gold scores are measured,
-    because a cosine has another scale.
+    The similarity is the cosine of the sentences' vectors. Only correlations with the gold scores are measured, because
+    cosines are on a different scale.
     """
 
     class Settings(TextRegression.Settings):
@@ -114,7 +113,7 @@ class SentenceSimilarity(TaskWithoutHead, TextRegression):
             pooling: how the tokens of a sentence become one vector; see ``transfer.pooling``. null: the pooling of the
                 run's head, or the mean if it has no head.
             layers: the layers to read; see ``transfer.layers``. null: the layers of the run's head, or the last layer.
-            standardise: whether to scale each feature to mean 0 and deviation 1 over the split's sentences first.
+            standardise: whether to scale each feature to mean 0 and deviation 1 over the split's sentences.
         """
 
         text_pair_column: ColumnNames

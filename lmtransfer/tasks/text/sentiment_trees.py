@@ -1,7 +1,6 @@
 """The sentiment of sentences and their phrases, from the trees of the Stanford Sentiment Treebank.
 
-Source: the Stanford Sentiment Treebank in the format of the Penn Treebank (Socher et al. 2013,
-https://nlp.stanford.edu/sentiment/, trainDevTestTrees_PTB.zip).
+Source: Socher et al. 2013, https://nlp.stanford.edu/sentiment/, trainDevTestTrees_PTB.zip.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _Piece = Literal["nothing", "(", "label", "word", ")"]
 
 #: Only plain white space separates words: the treebank has "8 1/2", with a no-break space, as one word.
 _PIECES = re.compile(r"[()]|[^ \t\r\n()]+")
-#: The kinds of piece that may precede each kind.
+#: The kinds of piece that may precede each kind of piece.
 _AFTER: dict[_Piece, tuple[_Piece, ...]] = {
     "(": ("nothing", "label", ")"),
     "label": ("(",),
@@ -67,7 +66,7 @@ def read_trees(path: Path, *, num_labels: int) -> Iterator[LabeledTree]:
 
 
 def parse_tree(text: str, *, num_labels: int) -> LabeledTree:
-    """Parse one tree of any depth; raise ValueError if it is none."""
+    """Parse a tree of any depth; raise ValueError if the text is not a tree."""
     allowed = {str(label) for label in range(num_labels)}
     words: list[str] = []
     labels: list[int] = []
@@ -101,25 +100,25 @@ def parse_tree(text: str, *, num_labels: int) -> LabeledTree:
 
 
 def plain_word(word: str) -> str:
-    """Convert a treebank word to usual spelling: brackets, quotation marks, no escapes, no no-break spaces."""
+    """Convert a treebank word to its usual spelling: brackets, quotation marks, no escapes, no no-break spaces."""
     return _CHARACTERS.get(word) or word.replace("\\/", "/").replace("\\*", "*").replace("\u00a0", " ")
 
 
 class SentimentTrees(FileTask, Classification):
     """Sentences from film reviews in five classes, or in two without the neutral class (Socher et al. 2013).
 
-    The sentence's label is that of the whole tree. With ``phrases`` the training split holds every phrase of the trees;
-    dev and test are always sentences. Words are converted to usual spelling: ``-LRB-`` is a bracket, two backticks are
-    a quotation mark. A split is read in file order, with each sentence before its phrases.
+    A sentence has the label of its whole tree. With ``phrases``, the training split contains every phrase of the trees;
+    dev and test are always sentences. Words are converted to their usual spelling: ``-LRB-`` becomes a bracket, and two
+    backticks become a quotation mark. Examples are in file order, with each sentence before its phrases.
     """
 
     class Settings(Classification.Settings, FileTask.Settings):
         """The settings of the treebank.
 
         Attributes:
-            phrases: whether the training split holds all phrases rather than only sentences.
-            deduplicate: whether to keep only the first phrase with the same text and label, as in GLUE's SST-2; if
-                false, each occurrence counts, as in the published training of tree models.
+            phrases: whether the training split contains all phrases rather than only sentences.
+            deduplicate: whether to keep only the first of several phrases with the same text and label, as in GLUE's
+                SST-2; if false, each occurrence counts, as in the published training of tree models.
             binary: whether to use two classes, without neutral examples.
         """
 

@@ -1,7 +1,7 @@
-"""The SuperGLUE tasks whose rows are not plain texts with a label: WiC, WSC, MultiRC and ReCoRD.
+"""The SuperGLUE tasks whose rows are not plain texts with a label: COPA, WiC, WSC, MultiRC and ReCoRD.
 
 Source: Wang et al. 2019 (https://arxiv.org/abs/1905.00537), in the published files, one JSON object per line. BoolQ,
-CB, COPA and RTE need no code of their own. Published test labels are hidden.
+CB and RTE are ``TextClassification`` tasks. Published test labels are hidden.
 """
 
 from __future__ import annotations
@@ -19,11 +19,10 @@ from lmtransfer.tasks.answers import ChoiceAnswer, LabelAnswer
 from lmtransfer.tasks.base import Answer
 from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.file_formats.json_document import JsonNode
-from lmtransfer.tasks.heads import ClassificationSpec, HeadSpec
+from lmtransfer.tasks.heads import NO_LABEL, ClassificationSpec, HeadSpec, LabelTargets, Targets
 from lmtransfer.tasks.input_files import SEPARATOR, Reader
 from lmtransfer.tasks.metrics.question_answering import exact_match, token_f1
 from lmtransfer.tasks.metrics.scored_examples import Ratio, ScoredExamples, scored_examples
-from lmtransfer.tasks.targets import NO_LABEL, LabelTargets, Targets
 from lmtransfer.tasks.text.classification import Classification, LabelMetric
 from lmtransfer.tasks.text.example import TextExample, encode_texts
 from lmtransfer.tasks.text.task import JsonLinesTask
@@ -32,11 +31,11 @@ from lmtransfer.tokenizers.base import Tokenizer
 
 @dataclass(frozen=True, slots=True)
 class ChoiceExample:
-    """One text with its choices.
+    """A text with choices.
 
     Attributes:
         right_choices: indices of the right choices, at least one; None if hidden.
-        fillings: the text that fills a gap in each choice; empty if the choices are scored as they are.
+        fillings: the text that fills the gap in each choice; empty if the choices have no gap.
     """
 
     id: str
@@ -66,12 +65,12 @@ class ChoiceExample:
         return (self.text, *self.choices)
 
 
-#: The question in words, by the value in the files.
+#: The wording of each kind of question in the files.
 _QUESTIONS = {"cause": "What was the cause of this?", "effect": "What happened as a result?"}
 
 
 class ChoiceReader(Reader):
-    """A reader of texts with choices, in lines ``text [SEP] first choice [SEP] second choice``."""
+    """A reader for lines ``text [SEP] first choice [SEP] second choice``."""
 
     formats = ("text",)
 
@@ -85,28 +84,28 @@ class ChoiceReader(Reader):
 
 @dataclass(frozen=True, slots=True)
 class ChoiceSpec(ClassificationSpec):
-    """Whether each choice is right; the answer compares the choices of a text."""
+    """One decision per choice, whether it is right; an answer compares all choices of a text."""
 
     kind: ClassVar[str] = "choice"
 
     def predictions(self, outputs: np.ndarray) -> None:  # type: ignore[override]
-        """Return None, because a single choice is not an answer."""
+        """Return None, because an answer needs the outputs for all choices."""
 
     def gold(self, targets: Targets[np.ndarray]) -> None:  # type: ignore[override]
         """Return None, like ``predictions``."""
 
     def expected_answer(self, targets: Targets[np.ndarray], labels: Sequence[str]) -> str:
-        """Say whether the choice is right."""
+        """Describe whether the choice is right."""
         label = int(LabelTargets.of(targets).labels[0])
         return "choice hidden" if label < 0 else f"a {labels[label]} choice"
 
 
 class MultipleChoice(JsonLinesTask):
-    """The base of tasks with several choices per text.
+    """The base class of tasks with several choices per text.
 
-    Each choice forms a separate pair of texts, and the head decides whether it is right; the answer is the choice with
-    the highest odds. This differs from a softmax over the choices of a text (BERT on SWAG: Devlin et al. 2019, section
-    4.4): each pair is an independent row, so micro-batches need not keep the choices of a text together.
+    Each choice forms a pair with the text, and the head decides whether the choice is right; the answer is the choice
+    with the highest odds. This differs from a softmax over the choices of a text (BERT on SWAG: Devlin et al. 2019,
+    section 4.4): pairs are independent, so micro-batches need not keep the choices of a text together.
     """
 
     main_metric = "accuracy"
@@ -136,7 +135,7 @@ class MultipleChoice(JsonLinesTask):
 
     @override
     def answers(self, encoded: EncodedExamples, outputs: np.ndarray) -> Iterator[ChoiceAnswer]:
-        """Yield each example's choice with the highest odds (on a tie, the first)."""
+        """Yield the choice with the highest odds for each example (on a tie, the first)."""
         odds = outputs[:, 1].astype(np.float64) - outputs[:, 0]
         edges = np.searchsorted(encoded.owners, np.arange(len(encoded.examples) + 1)).tolist()
         for example, first, stop in zip(encoded.examples, edges[:-1], edges[1:], strict=True):
@@ -168,7 +167,7 @@ class MultipleChoice(JsonLinesTask):
         )
 
     def baseline(self, train: Sequence[ChoiceExample], examples: Sequence[ChoiceExample]) -> list[Answer]:
-        """Answer every example with the choice that is most often right in training (on a tie, the first)."""
+        """Predict the choice that is most often right in training for every example (on a tie, the first)."""
         choice = int(np.bincount([example.class_index for example in train if example.has_gold]).argmax())
         return [ChoiceAnswer(choice, example.choices[choice]) for example in examples]
 
@@ -200,13 +199,13 @@ class Copa(MultipleChoice):
         )
 
 
-#: Marks around the word in question, as in T5 (Raffel et al. 2020, appendix B).
+#: The mark before and after the word in question, as in T5 (Raffel et al. 2020, appendix B).
 MARK = "*"
 _PLACEHOLDER, _HIGHLIGHT = "@placeholder", "@highlight"
 
 
 class JsonLinesClassification(JsonLinesTask, Classification):
-    """A classification task in JSON lines, with labels named by the class."""
+    """A classification task in JSON lines whose label names are fixed."""
 
     class Settings(Classification.Settings, JsonLinesTask.Settings):
         """The settings of a classification task in JSON lines."""
@@ -229,8 +228,8 @@ def _label(row: JsonNode) -> int | None:
 class WordInContext(JsonLinesClassification):
     """WiC: whether a word has the same meaning in two sentences (Pilehvar and Camacho-Collados 2019).
 
-    The word is marked by asterisks in both sentences. (SuperGLUE's baseline classifies the vectors of the two words
-    beside that of [CLS].)
+    Asterisks mark the word in both sentences. (SuperGLUE's baseline classifies the vectors of both words, together with
+    that of [CLS].)
     """
 
     labels = ("different", "same")
@@ -253,7 +252,7 @@ def _mark_word(row: JsonNode, key: str, start_key: str, end_key: str) -> str:
 class WinogradSchema(JsonLinesClassification):
     """WSC: whether a pronoun in a text refers to a noun phrase (Levesque et al. 2012).
 
-    The text comes after the question ``Does "him" refer to "Mark" in this passage?``, as in the BabyLM challenge.
+    The question ``Does "him" refer to "Mark" in this passage?`` precedes the text, as in the BabyLM challenge.
     """
 
     labels = ("no", "yes")
@@ -270,13 +269,13 @@ class WinogradSchema(JsonLinesClassification):
 class MultiSentenceReading(JsonLinesClassification):
     """MultiRC: whether an answer to a question about a passage is right (Khashabi et al. 2018).
 
-    An example is a passage, and a question with one of its answers; its id is ``split:passage.question.answer``.
-    SuperGLUE's metrics are ``f1`` of the right answers over all answers, and ``exact_match``: the share of questions
-    with all answers judged correctly.
+    An example is a passage with a question and one of its answers; the id is ``split:passage.question.answer``.
+    SuperGLUE's metrics are ``f1`` of the right answers over all answers, and ``exact_match``, the share of questions
+    whose answers are all classified correctly.
     """
 
     class Settings(JsonLinesClassification.Settings):
-        """The settings of MultiRC: F1 decides, and exact match is always computed."""
+        """The settings of MultiRC, whose main metric is F1; exact match is always computed."""
 
         metrics: Sequence[LabelMetric] = ("f1",)
 
@@ -296,7 +295,7 @@ class MultiSentenceReading(JsonLinesClassification):
 
     @override
     def score(self, examples: Sequence[TextExample], answers: Iterable[LabelAnswer]) -> dict[str, float]:
-        """Compute F1 over all answers, and the exact match of questions."""
+        """Compute F1 over all answers, and exact match over questions."""
         answer_list = list(answers)
         return {
             **super().score(examples, answer_list),
@@ -305,13 +304,13 @@ class MultiSentenceReading(JsonLinesClassification):
 
     @override
     def scored_examples(self, examples: Sequence[TextExample], answers: Sequence[LabelAnswer]) -> ScoredExamples:
-        """Return predicted and gold labels, and which questions have only correct predictions."""
+        """Return predicted and gold labels, and exact match over questions."""
         predictions = super().scored_examples(examples, answers)
         return replace(predictions, ratios={**predictions.ratios, "exact_match": _by_question(examples, answers)})
 
 
 def _by_question(examples: Sequence[TextExample], answers: Sequence[LabelAnswer]) -> Ratio:
-    """Return the share of questions with only correct predictions; a question counts at its first answer."""
+    """Return the share of questions with only correct predictions; each question counts at its first answer."""
     questions = [example.id.rpartition(".")[0] for example in examples]
     right: dict[str, bool] = {}
     for question, example, answer in zip(questions, examples, answers, strict=True):
@@ -324,9 +323,9 @@ def _by_question(examples: Sequence[TextExample], answers: Sequence[LabelAnswer]
 class CommonsenseReading(MultipleChoice):
     """ReCoRD: which entity in a news text fills the gap in a statement about it (Zhang et al. 2018).
 
-    The choices are the statement with each entity of the passage in the gap, in order, each spelling once; several may
-    be right. The official metrics are ``f1`` and ``exact_match`` of the text of the chosen entity, the best over the
-    right entities.
+    Each choice is the statement with an entity of the passage in the gap; the entities are distinct and in order of
+    appearance, and several may be right. The official metrics are ``f1`` and ``exact_match`` of the chosen entity's
+    text, the best over the right entities.
     """
 
     main_metric = "f1"
@@ -370,7 +369,7 @@ class CommonsenseReading(MultipleChoice):
         )
 
     def baseline(self, train: Sequence[ChoiceExample], examples: Sequence[ChoiceExample]) -> list[Answer]:
-        """Answer with the entity that the passage names most often (on a tie, the first)."""
+        """Predict the entity that the passage names most often (on a tie, the first)."""
         answers: list[Answer] = []
         for example in examples:
             counts = [example.text.count(entity) for entity in example.fillings]

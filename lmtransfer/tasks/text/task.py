@@ -1,4 +1,4 @@
-"""The base class of all tasks about single texts and text pairs: encoding, metrics, and the source of the examples."""
+"""The base classes of tasks about single texts and text pairs: encoding, metrics, and the source of the examples."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.tasks.base import Task
 from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.file_formats.json_document import JsonNode
+from lmtransfer.tasks.heads import Targets
 from lmtransfer.tasks.metrics.labels import metric_value
 from lmtransfer.tasks.settings import FileSettings, TaskSettings, TextTableSettings
 from lmtransfer.tasks.subsets import check_folds
-from lmtransfer.tasks.targets import Targets
 from lmtransfer.tasks.text.example import TextExample, encode_texts
 from lmtransfer.tasks.text.files import TextColumns, TextFiles, TextReader, TextRow
 from lmtransfer.tokenizers.base import Tokenizer
 
-#: Number of outputs to convert to answers at once, so that memory does not grow with the set.
+#: Number of outputs to convert to answers at a time, so that memory does not grow with the data set.
 CHUNK = 4096
 
 
 class TextTask(Task):
-    """A task with one answer per text or pair of texts, which the metrics use as one or more numbers."""
+    """A task with one answer per text or pair, which the metrics treat as one or more numbers."""
 
     class Settings(TaskSettings):
         """The settings of a task about texts.
@@ -41,25 +41,23 @@ class TextTask(Task):
         metrics: Sequence[str]
 
     settings: Settings
-    #: Kind of the head.
-    kind: ClassVar[str]
-    #: Whether each example has two texts.
-    pairs: bool = False
+    kind: ClassVar[str]  # kind of the head
+    pairs: bool = False  # whether each example has two texts
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         if not self.settings.metrics:
-            raise ConfigError("task.metrics=[]: set at least one metric; the first one is the main metric")
+            raise ConfigError("task.metrics=[]: list at least one metric; the first one is the main metric")
         self.metric_names = tuple(self.settings.metrics)
         self.main_metric = self.metric_names[0]
 
     @abstractmethod
     def gold(self, examples: Sequence[TextExample]) -> Targets[np.ndarray]:
-        """Return the gold answers, with a placeholder for hidden ones."""
+        """Return the gold answers as targets, with a placeholder for hidden ones."""
 
     @abstractmethod
     def number_of(self, answer: Any) -> float | Sequence[float]:
-        """Return an answer as the metrics use it: a number, or one number per label."""
+        """Convert an answer to the form that metrics need: a number, or one number per label."""
 
     def gold_number(self, example: TextExample) -> float | Sequence[float] | None:
         """Return the gold answer in the same form; None if hidden."""
@@ -87,23 +85,23 @@ class TextTask(Task):
     def _known_gold(self, example: TextExample) -> float | Sequence[float]:
         gold = self.gold_number(example)
         if gold is None:
-            raise DataError(f"{example.id} has no gold answer (as in published test files), so it cannot be scored")
+            raise DataError(f"{example.id} has no gold answer (published test files hide it), so it cannot be scored")
         return gold
 
     @override
     def reader(self) -> TextReader:
-        """Return a reader of single texts."""
+        """Return a reader for single texts."""
         return TextReader(self.kind, owner=f"task {self.name}")
 
 
 class TextFileTask(TextTask):
-    """A task with texts from one file per split, or from a ``datasets`` name."""
+    """A task with texts from one file per split, or from the hub."""
 
     class Settings(TextTask.Settings, TextTableSettings):
-        """The settings of a task about texts in tables."""
+        """The settings of a task with texts in tables."""
 
     settings: Settings
-    gold_setting: ClassVar[str]  # name of the setting with the column of the gold answers
+    gold_setting: ClassVar[str]  # the setting that names the column of the gold answers
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -118,7 +116,7 @@ class TextFileTask(TextTask):
         return TextColumns.of(self.settings, gold=self.gold_setting)
 
     def hidden_values(self) -> Collection[str]:
-        """Return the values in the files that mean a hidden gold answer."""
+        """Return the values that mark a hidden gold answer in the files."""
         return self.settings.hidden_values
 
     @property
@@ -140,7 +138,7 @@ class TextFileTask(TextTask):
 
     @override
     def reader(self) -> TextReader:
-        """Return a reader of texts or pairs in the columns of the task's own files."""
+        """Return a reader for texts or pairs in the columns of the task's own files."""
         columns, layout = self.files.columns, self.files.layout
         return TextReader(self.kind, owner=f"task {self.name}", columns=columns, layout=layout)
 
@@ -164,11 +162,11 @@ class FileTask(Task):
 
 
 class JsonLinesTask(FileTask):
-    """A task with examples built from JSON objects, one per line of a file."""
+    """A task whose files have a JSON object on each line."""
 
     @abstractmethod
     def examples_of(self, row: JsonNode, name: str) -> Iterator[Any]:
-        """Yield the examples of a row, whose name is ``split:number``; raise DataError if it is not as published."""
+        """Yield the examples of a row (``name``: ``split:index``); raise DataError if the row is malformed."""
 
     @override
     def examples(self, split: str) -> list[Any]:

@@ -56,7 +56,7 @@ COEFFICIENTS: dict[int, tuple[Coefficients, ...]] = {
     ),
 }
 
-#: Ratio of the sides from which the Gram matrix is cheaper.
+#: Minimum ratio of the sides at which the Gram matrix is cheaper.
 _LONG = 1.5
 
 
@@ -228,9 +228,9 @@ class _Matrix:
     """A matrix to update.
 
     Attributes:
-        rows: the rows that this rank has.
-        target: these rows of the weights.
-        update: its whole update; None on ranks that do not orthogonalize the update.
+        rows: the rows of the matrix that this rank has.
+        target: the weights in these rows.
+        update: the update of the whole matrix; None on ranks that do not orthogonalize the update.
         owner: the rank that orthogonalizes the update.
     """
 

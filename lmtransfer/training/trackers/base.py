@@ -1,7 +1,7 @@
 """The interface between the training loop and a tracker, and the interface of a tracker's service.
 
-The loop uses a ``Tracker``. ``Jsonl`` is one, and so is ``Guarded``, which stands between the loop and a ``Service``, a
-library such as wandb. A new service needs one subclass of ``Service`` and one file in ``conf/tracker``.
+The loop uses a ``Tracker``. ``Jsonl`` is one, and so is ``ServiceGuard``, which stands between the loop and a
+``Service``, a library such as wandb. A new service needs a subclass of ``Service`` and a file in ``conf/tracker``.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ class ServiceRecord:
     """A service's record of a run.
 
     Attributes:
-        place: where the user finds it: an address or a command.
-        step: its last step; -1 if it has none; None if the service cannot tell.
+        place: where the user finds the record: an address or a command.
+        step: last step of the record; -1 if it has no steps; None if the service cannot tell.
     """
 
     id: str
@@ -83,7 +83,7 @@ class Service(ABC):
 
         Args:
             record: id of the record to continue; None for a run without a record.
-            step: last step that was noted for the record, which may contain one more; -1 without a record.
+            step: last step known to be in the record, which may contain one more; -1 without a record.
         """
 
     @abstractmethod
@@ -92,7 +92,7 @@ class Service(ABC):
 
     @abstractmethod
     def finish(self, outcome: Outcome, result: Mapping[str, float], *, step: int) -> None:
-        """Write the numbers of the result, of which a failed run has none, at its last step, and close the record."""
+        """Write the numbers in the result (a failed run has none) at the last step, and close the record."""
 
 
 def leaves(values: Mapping[str, Any], *, separator: str, prefix: str = "") -> dict[str, Any]:

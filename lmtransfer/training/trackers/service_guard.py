@@ -2,8 +2,8 @@
 
 The service works in its own thread. If it raises an error or does not answer, the guard prints one line, and the run
 continues without the service. A file in the run directory holds the id of the record and its last step, so that a
-resumed run continues the same record: steps that the record contains are omitted, although they are trained again, and
-steps that it lacks come from ``metrics.jsonl``.
+resumed run continues the same record: steps already in the record are not sent again, even if they are trained again,
+and missing steps are read from ``metrics.jsonl``.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class CallThread:
     """Executes calls one after the other in a thread, up to the first call that raises.
 
     Args:
-        patience: maximum time that one call may take, in seconds. A call that takes longer cannot be stopped: it is
-            abandoned, and does not keep the process from ending.
+        patience: maximum time that one call may take, in seconds. A call that takes longer cannot be stopped; it is
+            abandoned and does not prevent the process from ending.
     """
 
     def __init__(self, name: str, *, patience: float) -> None:
@@ -139,7 +139,7 @@ class ServiceGuard:
         self._call(partial(self._log, dict(record)))
 
     def finish(self, outcome: Outcome, result: Mapping[str, float]) -> None:
-        """Pass on the numbers of the result, wait until the service has received everything, and end."""
+        """Pass on the numbers in the result, wait until the service has received everything, and end."""
         self._call(lambda: self.service.finish(outcome, result, step=max(0, self._step)), wait=True)
         self._thread.stop()
 

@@ -81,7 +81,7 @@ class MLflow(Service):
         return True
 
     def _last_step(self) -> int:
-        """Return the last step of the run; every logged step has the number of tokens."""
+        """Return the last step of the run; every logged step has the metric ``tokens``."""
         return max((metric.step for metric in self.client.get_metric_history(self.run_id, "tokens")), default=-1)
 
     def _new_run(self, run: TrackedRun) -> str:
@@ -156,7 +156,7 @@ class Trackio(Service):
         self.project, self.space = project, space
 
     def begin(self, run: TrackedRun, *, record: str | None, step: int) -> ServiceRecord:
-        """Begin a Trackio run, or resume the run of this name, which is the id of the record."""
+        """Begin a Trackio run, or resume the run whose name is the id of the record."""
         self.trackio: Any = import_optional("trackio", work="tracker=trackio", error=TrainingError)
         self.trackio_run = self.trackio.init(
             project=self.project,
@@ -184,7 +184,7 @@ class Trackio(Service):
             raise TrainingError(f"only the records up to step {last_step} of {step} are stored")
 
     def _free_name(self, name: str) -> str:
-        """Return the name, with a number if a run in another folder has it; Trackio finds runs by name only."""
+        """Return the name, with a suffix if a run in another folder has it; Trackio finds runs by name only."""
         used = set(self._storage().get_runs(self.project)) if self.space is None else set()
         candidates = (name, *(f"{name}-{number}" for number in range(2, len(used) + 3)))
         return next(candidate for candidate in candidates if candidate not in used)

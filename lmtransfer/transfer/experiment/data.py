@@ -11,7 +11,7 @@ from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.models.base import Encoder
 from lmtransfer.tasks.base import Example, Task
 from lmtransfer.tasks.encoded import EncodedExamples
-from lmtransfer.tasks.subsets import FOLDS, fold_of, training_parts
+from lmtransfer.tasks.subsets import FOLDS, fold_of, train_and_held_out
 from lmtransfer.tokenizers.base import Tokenizer
 
 #: Determines which examples a run uses: its seed, and its fold or None.
@@ -90,7 +90,7 @@ def read_task_data(task: Task, tokenizer: Tokenizer, encoder: Encoder, *, seeds:
     whole: dict[Draw, RunExamples] = {}
     for seed in seeds:
         for target, fraction in ((parts, task.dev_from_train), (whole, None)):
-            division = training_parts(
+            division = train_and_held_out(
                 class_indices, num_train=task.num_train, dev_from_train=fraction, seed=seed, groups=groups
             )
             target[seed, None] = RunExamples(*division)
@@ -122,7 +122,7 @@ def _read_folds(task: Task, folds: int, tokenizer: Tokenizer, encoder: Encoder, 
         for fold in range(folds):
             rest, scored = np.flatnonzero(division != fold), np.flatnonzero(division == fold)
             whole[seed, fold] = RunExamples(rest, rest[:0], scored)
-            train_rows, held_out_rows = training_parts(
+            train_rows, held_out_rows = train_and_held_out(
                 class_indices[rest],
                 num_train=None,
                 dev_from_train=task.dev_from_train,

@@ -19,11 +19,10 @@ from lmtransfer.config.component import build
 from lmtransfer.errors import DataError
 from lmtransfer.runs.predictions import file_name, write_predictions
 from lmtransfer.runs.result import SeedResult
-from lmtransfer.runs.run_directory import RunDirectory
+from lmtransfer.runs.run_directory import RunDirectory, versions
 from lmtransfer.runs.saved import SavedRun, new_encoder
 from lmtransfer.runs.tracking import open_trackers
 from lmtransfer.runs.trust import mark_as_own, restrict_task, strip_data
-from lmtransfer.runs.versions import versions
 from lmtransfer.system.machine import naming
 from lmtransfer.tasks.base import Task
 from lmtransfer.tasks.metrics.scored_examples import Predictions

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from lmtransfer.config.component import build
-from lmtransfer.data.stream import PlannedStream
+from lmtransfer.data.micro_batches import PlannedStream
 from lmtransfer.models.base import Encoder
 from lmtransfer.models.layers.disentangled import merge
 from lmtransfer.runs.run_directory import RunDirectory
@@ -24,13 +24,12 @@ from lmtransfer.runs.training import prepare_encoders, trainer_config
 from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.source import TaskSource
 from lmtransfer.training import process_group
-from lmtransfer.training.checkpoints import open_checkpoint
+from lmtransfer.training.checkpoints import TrainState, open_checkpoint
 from lmtransfer.training.evaluation import SelectionWithTies, Validation
-from lmtransfer.training.hardware import forget_peak, peak_memory
+from lmtransfer.training.hardware import peak_memory, reset_peak_memory
 from lmtransfer.training.learner import BatchStream
 from lmtransfer.training.loop import Trainer
 from lmtransfer.training.progress import ProgressLine
-from lmtransfer.training.state import TrainState
 from lmtransfer.training.trackers.base import Tracker
 from lmtransfer.training.weights import aliases, load_weights, weights
 from lmtransfer.transfer.convex_fit import Optimum, fit_head
@@ -218,7 +217,7 @@ def train_once(
     """
     setting, seed = part.setting, part.seed
     data, train, hardware = setting.data, setting.train, setting.hardware
-    forget_peak(hardware.device)
+    reset_peak_memory(hardware.device)
     start_time = time.monotonic()
     learner = part.new_learner().to(hardware.device)
     has_choice = not setting.solves and (run is None or setting.checkpoint == "best")

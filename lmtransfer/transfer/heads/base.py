@@ -17,9 +17,8 @@ from torch.nn import functional
 
 from lmtransfer.models.base import Encoder
 from lmtransfer.models.layers.building_blocks import Dropout
-from lmtransfer.tasks.heads import HeadSpec
+from lmtransfer.tasks.heads import HeadSpec, Targets
 from lmtransfer.tasks.source import TaskBatch
-from lmtransfer.tasks.targets import Targets
 from lmtransfer.training.learner import Loss
 from lmtransfer.transfer.standardizer import Standardizer
 

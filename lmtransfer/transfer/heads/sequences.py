@@ -15,9 +15,17 @@ from torch.nn import functional
 from typing_extensions import override
 
 from lmtransfer.models.base import Encoder
-from lmtransfer.tasks.heads import ClassificationSpec, ClassWeights, HeadSpec, balanced_weights
+from lmtransfer.tasks.heads import (
+    ClassificationSpec,
+    ClassWeights,
+    HeadSpec,
+    LabelSetTargets,
+    LabelTargets,
+    ScoreTargets,
+    Targets,
+    balanced_weights,
+)
 from lmtransfer.tasks.source import TaskBatch
-from lmtransfer.tasks.targets import LabelSetTargets, LabelTargets, ScoreTargets, Targets
 from lmtransfer.transfer.heads.base import Activation, Head, Pieces
 
 

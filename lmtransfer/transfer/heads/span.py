@@ -16,9 +16,8 @@ from torch.nn import functional
 from typing_extensions import override
 
 from lmtransfer.models.base import Encoder
-from lmtransfer.tasks.heads import HeadSpec, SpanSpec
+from lmtransfer.tasks.heads import HeadSpec, SpanSpec, SpanTargets
 from lmtransfer.tasks.source import TaskBatch
-from lmtransfer.tasks.targets import SpanTargets
 from lmtransfer.training.learner import Loss
 from lmtransfer.transfer.heads.base import Activation, Head, Pieces, at_least_float32
 from lmtransfer.transfer.pooling import owners, segment_sum

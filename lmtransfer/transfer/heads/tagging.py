@@ -14,9 +14,8 @@ from torch.nn import functional
 from typing_extensions import override
 
 from lmtransfer.models.base import Encoder
-from lmtransfer.tasks.heads import HeadSpec
+from lmtransfer.tasks.heads import NO_LABEL, HeadSpec, TagTargets, Targets
 from lmtransfer.tasks.source import TaskBatch
-from lmtransfer.tasks.targets import NO_LABEL, TagTargets, Targets
 from lmtransfer.transfer.heads.base import Activation, Head, Pieces
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lmtransfer.models.layers.attention import layout
+from lmtransfer.models.layers.attention import dispatch
 
 
 def flash_on_cpu(patch: pytest.MonkeyPatch) -> None:
@@ -17,7 +17,7 @@ def flash_on_cpu(patch: pytest.MonkeyPatch) -> None:
     from torch.nn.attention import varlen  # noqa: F401 - defines the operators
 
     _register()
-    patch.setattr(layout, "has_kernel", lambda device: True)
+    patch.setattr(dispatch, "has_kernel", lambda device: True)
 
 
 def _register() -> None:

@@ -1,1 +1,1 @@
-"""Attention over packed sequences."""
+"""Attention over packed sequences: the layers, the kernels, and ``dispatch``, which chooses the kernel."""

@@ -1,16 +1,16 @@
-"""Attention over ragged sequences on a CPU: short sequences share rows, long sequences are computed separately.
+"""Attention over ragged sequences on a CPU: short sequences share rows, and long sequences are computed one by one.
 
-Shared rows: all rows have the same width, and a mask hides the keys of the other sequences of a row.
+Shared rows all have the same width, and a mask hides the keys of the other sequences in a row.
 
-Ranges: a CPU multiplies the matrices of one long sequence as fast as those of a block of several sequences. Computed
-separately, on views of the packed rows, no row is copied, and almost no spare slot is computed or masked. On two
-AVX512-BF16 cores, forward and backward in bfloat16, 32 sequences of 100 to 384 tokens, 4 heads of 64: 42 ms; in blocks
-93 ms. A CPU builds a kernel for each shape of a bfloat16 product, so the number of rows of a sequence is rounded up.
-Its range then extends into neighboring sequences: their keys are hidden, and the attention weights of their queries are
+A CPU multiplies the matrices of one long sequence as fast as those of a block of several sequences. One by one, on
+views of the packed rows, sequences need no copies and almost no spare slots. On two AVX512-BF16 cores, 32 sequences of
+100 to 384 tokens, 4 heads of 64, forward and backward in bfloat16, take 42 ms, compared with 93 ms in dense blocks. A
+CPU builds a kernel for each shape of a bfloat16 product, so each sequence is computed on a range of packed rows whose
+size is rounded up. A range extends into neighboring sequences, whose keys are hidden and whose attention weights are
 set to 0.
 
 Shape legend: T packed keys, N packed queries, B sequences, H heads, K head width, G shared rows, Q and S query and key
-slots of a shared row, P rows of a range.
+slots in a shared row, P packed rows in a range.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lmtransfer.models.layers.attention.blocks import attention_mask, unseen_keys
+from lmtransfer.models.layers.attention.dense import attention_mask, unseen_keys
 
-#: A row is as wide as the longest sequence, rounded up to a multiple of this (to a smaller multiple for a selection of
-#: queries). The number of rows is rounded up to an even number. A CPU builds a kernel for each shape of a bfloat16
-#: product, so few shapes are better.
+#: The width of the rows is that of the longest sequence, rounded up to a multiple of the first constant; for a
+#: selection of queries, to a multiple of the second. The number of rows is rounded up to an even number. All of this
+#: limits the number of shapes, because a CPU builds a kernel for each shape of a bfloat16 product.
 _WIDTH_MULTIPLE = 32
 _QUERIES_MULTIPLE = 16
 
@@ -38,10 +38,10 @@ class RowSlots:
     """The positions of packed rows (queries or keys) in the slots of G rows.
 
     Attributes:
-        size: number of slots of each of the G rows.
-        packed_GS: index of the packed row in each slot, row after row; spare slots hold packed row 0.
-        slot_N: the slot of each packed row.
-        sequence_GS: the sequence of each slot, on the host; -1 at spare slots.
+        size: number of slots in each of the G rows.
+        packed_GS: index of the packed row in each slot, row after row; 0 for spare slots.
+        slot_N: index of the slot of each packed row.
+        sequence_GS: index of the sequence of each slot, on the host; -1 for spare slots.
     """
 
     size: int
@@ -51,7 +51,7 @@ class RowSlots:
     _memory: dict[tuple[str, int, int], Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def gather_indices(self, stride: int, num_heads: int) -> Tensor:
-        """Return the indices of the head vectors that fill all slots, one head after the other, (H G S).
+        """Return the indices of the head vectors for all slots, head by head, (H G S,).
 
         Args:
             stride: distance from one packed row to the next, in head vectors.
@@ -63,7 +63,7 @@ class RowSlots:
         return self._memory[key]
 
     def restore_indices(self, num_heads: int) -> Tensor:
-        """Return the slots that hold the head vectors of each packed row, one row after the other, (N H)."""
+        """Return the indices of the slots with the head vectors of each packed row, row by row, (N H,)."""
         key = ("restore", 0, num_heads)
         if key not in self._memory:
             heads_H = torch.arange(num_heads, device=self.slot_N.device)
@@ -76,7 +76,7 @@ class SharedRows:
     """G rows, each with several sequences side by side.
 
     Attributes:
-        apart_GQS: True where a query and a key belong to different sequences; spare slots count as one more sequence.
+        apart_GQS: True where a query and a key belong to different sequences; spare slots count as another sequence.
     """
 
     queries: RowSlots
@@ -129,7 +129,7 @@ def _shared_rows(lengths: Sequence[int], width: int) -> np.ndarray:
 
 
 def _slots(counts_B: np.ndarray, row_B: np.ndarray, num_rows: int, size: int, device: torch.device) -> RowSlots:
-    """Assign slots to ``counts_B`` packed rows of each sequence; sequences in a shared row are side by side."""
+    """Assign slots to the packed rows of each sequence; the sequences in a row are side by side."""
     order = np.argsort(row_B, kind="stable")
     before_B = np.empty_like(counts_B)
     before_B[order] = np.cumsum(counts_B[order]) - counts_B[order]
@@ -155,7 +155,7 @@ class SharedRowAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, rows: SharedRows, mask_GQS: Tensor) -> Tensor:
-        """Attend in all rows at once."""
+        """Compute attention in all rows at once."""
         heads, width = query.shape[1:]
         q, k, v = _as_slots(query, rows.queries), _as_slots(key, rows.keys), _as_slots(value, rows.keys)
         q = q.mul_(width**-0.5)
@@ -185,33 +185,34 @@ class SharedRowAttention(torch.autograd.Function):
 
 
 def _as_slots(packed_NHK: Tensor, slots: RowSlots) -> Tensor:
-    """Arrange packed rows in slots, one head after the other, (H G, S, K)."""
+    """Arrange packed rows in slots, head by head, (H G, S, K)."""
     heads, width = packed_NHK.shape[1:]
     if packed_NHK.stride(2) != 1 or packed_NHK.stride(1) != width or packed_NHK.stride(0) % width:
         packed_NHK = packed_NHK.contiguous()
     stride = packed_NHK.stride(0) // width
-    # After a joint projection the other parts lie between the packed rows, so a row starts every ``stride`` vectors.
+    # After a joint projection of queries, keys and values, a packed row starts every ``stride`` vectors.
     vectors = packed_NHK.as_strided(((len(packed_NHK) - 1) * stride + heads, width), (width, 1))
     return vectors.index_select(0, slots.gather_indices(stride, heads)).view(-1, slots.size, width)
 
 
 def _as_packed(slotted: Tensor, slots: RowSlots, heads: int) -> Tensor:
-    """Arrange slots, one head after the other, as packed rows, (N, H, K)."""
+    """Arrange slots, head by head, as packed rows, (N, H, K)."""
     width = slotted.shape[2]
     return slotted.view(-1, width).index_select(0, slots.restore_indices(heads)).view(-1, heads, width)
 
 
-#: Lengths are rounded up to a multiple of this.
-_MULTIPLE = 16
+#: The size of a range is rounded up to a multiple of this.
+_RANGE_MULTIPLE = 16
 
 
 @dataclass(frozen=True, slots=True)
 class RowRange:
-    """The rows around one sequence.
+    """The range of packed rows around one sequence.
 
     Attributes:
-        start, stop: first row of the sequence and first row after it, counted over all packed rows.
-        size: P, the number of rows of the range.
+        start, stop: first packed row of the sequence, and first packed row after it.
+        first: first packed row of the range.
+        size: number of packed rows in the range, P.
     """
 
     start: int
@@ -228,7 +229,7 @@ class RowRange:
         return rows_HPK[:, self.start - self.first : self.stop - self.first].transpose(0, 1)
 
     def neighbors(self) -> Iterator[slice]:
-        """Yield the places in the range that belong to neighboring sequences."""
+        """Yield the slices of the range that belong to neighboring sequences."""
         if self.first < self.start:
             yield slice(0, self.start - self.first)
         if self.stop < self.first + self.size:
@@ -236,19 +237,19 @@ class RowRange:
 
 
 def row_ranges(lengths: Sequence[int]) -> list[RowRange]:
-    """Build a range around each sequence; sizes are multiples of 16, but at most the number of all rows."""
+    """Build a range around each sequence; sizes are multiples of 16, but at most the number of packed rows."""
     total, start, ranges = sum(lengths), 0, []
     for length in lengths:
-        size = min(total, -(-length // _MULTIPLE) * _MULTIPLE)
+        size = min(total, -(-length // _RANGE_MULTIPLE) * _RANGE_MULTIPLE)
         ranges.append(RowRange(start, start + length, min(start, total - size), size))
         start += length
     return ranges
 
 
 class LongAttention(torch.autograd.Function):
-    """Computes softmax(q k^T / sqrt(K)) v within each sequence, (T, H, K), on the range of each.
+    """Computes softmax(q k^T / sqrt(K)) v within each sequence, (T, H, K), in the range around each sequence.
 
-    It is one node of the autograd graph for all sequences; per sequence, backward needs only the attention weights.
+    All sequences together are one node of the autograd graph, which saves only the attention weights of each sequence.
     """
 
     @staticmethod
@@ -261,7 +262,7 @@ class LongAttention(torch.autograd.Function):
         causal: bool,
         reach: int | None,
     ) -> Tensor:
-        """Attend in one range after the other."""
+        """Compute attention range by range."""
         query = query * query.shape[-1] ** -0.5
         output = torch.empty_like(query)
         unseen: dict[int, Tensor] = {}

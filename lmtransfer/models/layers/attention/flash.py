@@ -1,8 +1,8 @@
 """Attention with PyTorch's variable-length flash kernel, on CUDA.
 
-Compiled code is valid only for the shapes and numbers for which it was compiled. Ragged batches with the same token
-budget therefore give the kernel the same number of sequences, padded with empty sequences, and the same maximum length.
-The kernel starts a thread block for each head of a spare sequence, which ends at once, so their number is limited.
+Compiled code is valid only for the shapes and integers for which it was compiled. Therefore, all ragged batches with
+the same token budget pass the same number of sequences (some of them empty) and the same maximum length to the kernel.
+The number of empty sequences is limited, because the kernel starts a thread block for each head of each sequence.
 
 Shape legend: N packed queries, T packed keys, B sequences, H heads, K head width.
 """
@@ -19,29 +19,30 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lmtransfer.data.batch import upload
 
-#: Maximum width of a head that the kernel accepts; the width must also be a multiple of the second number.
+#: The kernel's maximum head width; the head width must also be a multiple of the second constant.
 _MAX_HEAD_DIM, _HEAD_MULTIPLE = 256, 8
-#: A batch is padded to a number of sequences that leaves as many again to spare: the number of tokens divided by this,
-#: doubled as often as necessary.
+#: The number of sequences is padded to the number of tokens divided by this, doubled until it is at least twice the
+#: number of sequences in the batch.
 _MEAN_LENGTH = 64
-#: The numbers of sequences and the maximum lengths in use, by number of tokens. A batch uses one of each if it fits.
+#: The numbers of sequences and the maximum lengths used so far, by number of tokens. Batches reuse them if possible.
 _in_use: dict[int, tuple[list[int], list[int]]] = {}
-#: The maximum length is rounded up to this, doubled as often as necessary. The kernel works on blocks of 128 queries.
+#: The maximum length is rounded up to this constant, doubled as often as necessary. The kernel works on blocks of 128
+#: queries.
 _LENGTH = 128
-#: From this length on, cuDNN computes sequences of equal length, with kernels designed for Hopper. On an H100, BERT
-#: base with rows of 512 tokens trains 1.10 times as fast; with rows of 128 it trained more slowly.
+#: Minimum length from which cuDNN, whose kernels are designed for Hopper, computes sequences of equal length. On an
+#: H100, BERT base trains 1.10 times as fast with rows of 512 tokens, but more slowly with rows of 128.
 _EQUAL_LENGTH = 256
 
 
 @dataclass(frozen=True, slots=True)
 class FlashLayout:
-    """Which packed queries and keys form a sequence, in the kernel's form.
+    """The layout of a batch for the kernel.
 
     Attributes:
-        cu_queries, cu_keys: offsets of the sequences, int32; the spare sequences after them are empty.
+        cu_queries, cu_keys: offsets of the sequences, int32; the sequences beyond those of the batch are empty.
         max_queries, max_keys: upper bounds on sequence length, which determine the number of thread blocks.
-        equal_length: the length of every sequence, if all have the same length, cuDNN is faster at it
-            (``_EQUAL_LENGTH``), and every token is a query; else None.
+        equal_length: length of the sequences if cuDNN can compute them faster: they have the same length, at least
+            ``_EQUAL_LENGTH``, and every token is a query. Otherwise None.
     """
 
     cu_queries: Tensor
@@ -69,7 +70,7 @@ class FlashLayout:
 
 
 def has_kernel(device: torch.device) -> bool:
-    """Whether the kernel runs on this device: on GPUs of compute capability 8.0 and above."""
+    """Whether the device supports the kernel: a GPU of compute capability 8.0 or above."""
     return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
@@ -82,12 +83,9 @@ def can_run_flash(query: Tensor, key: Tensor, value: Tensor) -> bool:
 def flash_attention(
     query_NHK: Tensor, key_THK: Tensor, value_THK: Tensor, layout: FlashLayout, *, reach: int | None = None
 ) -> Tensor:
-    """Compute softmax(q k^T / sqrt(K)) v within each sequence.
+    """Compute softmax(q k^T / sqrt(K)) v within each sequence, (N, H, K).
 
-    Heads of a width that the kernel does not accept are padded with zeros, which change no product.
-
-    Returns:
-        (N, H, K).
+    Heads whose width the kernel does not support are padded with zeros, which does not change the result.
     """
     from torch.nn.attention.varlen import varlen_attn
 
@@ -116,7 +114,7 @@ def flash_attention(
 
 
 def _of_equal_length(query: Tensor, key: Tensor, value: Tensor, length: int, *, causal: bool) -> Tensor:
-    """Compute ``flash_attention`` for sequences of equal length with cuDNN, or else with PyTorch's own kernel."""
+    """Compute ``flash_attention`` for sequences of equal length with cuDNN, or if necessary with PyTorch's kernel."""
     q, k, v = (states.unflatten(0, (-1, length)).transpose(1, 2) for states in (query, key, value))
     with sdpa_kernel([SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION], set_priority=True):
         output = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
@@ -124,7 +122,7 @@ def _of_equal_length(query: Tensor, key: Tensor, value: Tensor, length: int, *, 
 
 
 def _reuse(number: int, in_use: list[int], *, spare: int, start: int) -> int:
-    """Return an upper bound on a number: a bound in use that is not far too large, or a new bound."""
+    """Return an upper bound on ``number``: a bound in use, if one is not much too large, or a new bound."""
     candidates = [bound for bound in in_use if number <= bound <= max(8 * number, 2 * start)]
     if not candidates:
         candidates = [_double(number + spare, start=start)]
@@ -140,7 +138,7 @@ def _double(number: int, *, start: int) -> int:
 
 
 def _offsets(counts: Sequence[int], size: int) -> np.ndarray:
-    """Return the offsets of the sequences and of the empty sequences after them, ``size`` in all, (size + 1) int32."""
+    """Return the offsets of ``size`` sequences, of which the last are empty, int32, (size + 1,)."""
     padded = np.zeros(size + 1, dtype=np.int32)
     padded[1 : len(counts) + 1] = counts
     return np.cumsum(padded, dtype=np.int32)

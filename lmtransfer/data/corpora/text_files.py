@@ -1,0 +1,298 @@
+"""The local text files of a corpus: how ``corpus.path`` is resolved to files, their digests, and their documents.
+
+Digests are cached, so that a large corpus is not hashed again before every run. The key consists of path, size, inode
+and both timestamps. A digest is cached only if the file had not changed for a few seconds when it was hashed. Otherwise
+an edit within the clock's resolution would go undetected.
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+import re
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from lmtransfer.config.types import TextFormat
+from lmtransfer.data.documents import Document, Notes, clean
+from lmtransfer.data.files import (
+    COMPRESSIONS,
+    SAVED_SET,
+    SAVED_SPLITS,
+    EncodingErrors,
+    Meter,
+    describe_splits,
+    find_file,
+    plain_name,
+    read_lines,
+    saved_files,
+)
+from lmtransfer.data.tables import FORMATS, TEXT_COLUMNS, BadRows, ColumnSpec, TableLayout, format_by_name, open_table
+from lmtransfer.errors import DataError
+from lmtransfer.system.durable import file_hash, write_json
+from lmtransfer.system.safe_files import irregularity
+
+Boundary = Literal["blank_line", "file", "line", "heading", "doc", "block"]
+
+#: Suffixes of the files to read from a folder; tables and JSON there often describe the texts rather than contain them.
+FOLDER_SUFFIXES = tuple(suffix for suffix in FORMATS if suffix not in (".tsv", ".csv", ".json"))
+MAX_DOCUMENT_CHARACTERS = 1 << 24
+_INDENTED = re.compile(r"(?:\t| {2})\s*\S")
+#: Length of a document with ``boundary="block"``, about 2,000 English words.
+_BLOCK_CHARACTERS = 10_000
+#: The lines around each article in the files of WikiExtractor.
+_DOC = re.compile(r"\s*(?:<doc id=.*>|</doc>)\s*")
+_HEADING = re.compile(r"\s*= [^=].*[^=] =\s*$")
+_WORTH_REMEMBERING_BYTES = 1 << 22
+_UNCHANGED_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class CorpusFiles:
+    """The files of a corpus, whether the user named each of them (no folder), and tables left out of folders."""
+
+    files: tuple[str, ...]
+    named: bool
+    skipped_files: tuple[str, ...] = ()
+
+
+def locate(paths: str | Sequence[str], *, key: str = "corpus.path") -> CorpusFiles:
+    """Find the files that ``paths``, the value of the setting ``key``, refers to.
+
+    Each entry is a file (its name also matches a compressed file), a folder, which is searched recursively for texts
+    and may be a folder of ``datasets.save_to_disk``, or a pattern with ``*``. Relative paths start at the folder where
+    the command was started. In a folder, hidden files and compressed copies of uncompressed files are skipped.
+    """
+    entries = [paths] if isinstance(paths, str) else list(paths)
+    if not entries:
+        raise DataError(f"{key}: the list is empty; give a file, a folder or a pattern")
+    files: list[str] = []
+    skipped_files: list[str] = []
+    named = True
+    for entry in entries:
+        path = Path(os.path.abspath(Path(entry).expanduser()))
+        file = find_file(path)
+        if file is not None:
+            files.append(str(file))
+            continue
+        if path.is_dir():
+            matches, others = _search(path, key)
+            skipped_files.extend(others)
+            if not matches:
+                pattern = f"{entry}/**/*{Path(others[0]).suffix}" if others else f"{entry}/**/*"
+                raise DataError(
+                    f"{key}={entry}: no file in {path} has a known format ("
+                    f"{', '.join(FOLDER_SUFFIXES)}, each also with {', '.join(COMPRESSIONS)}); rename the files, or "
+                    f"select them with a pattern such as {pattern}"
+                )
+        else:
+            matches = sorted(name for name in glob.glob(str(path), recursive=True) if os.path.isfile(name))
+            if not matches:
+                raise DataError(
+                    f"{key}={entry}: no file or folder matches (searched for {path}; relative paths start at the "
+                    "folder where the command was started)"
+                )
+        files.extend(matches)
+        named = named and len(matches) == 1
+    return CorpusFiles(tuple(dict.fromkeys(files)), named, tuple(skipped_files))
+
+
+def _search(folder: Path, key: str) -> tuple[list[str], list[str]]:
+    """Return a folder's text files, and its table and JSON files, in path order; compressed duplicates are left out."""
+    texts: dict[str, str] = {}
+    others: dict[str, str] = {}
+    for parent, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        if SAVED_SPLITS in names:
+            raise DataError(f"{key}: {parent} {describe_splits(Path(parent))}")
+        saved = [file.name for file in saved_files(Path(parent))] if SAVED_SET in names else []
+        for name in saved or sorted(names):  # the plain name sorts before its compressed copies
+            plain = plain_name(Path(name))
+            suffix = Path(plain).suffix.lower()
+            if not name.startswith(".") and suffix in FORMATS:
+                problem = irregularity(Path(parent, name))
+                if problem is not None:
+                    raise DataError(f"{os.path.join(parent, name)}: {problem}, or remove it from the folder")
+                kind = texts if suffix in FOLDER_SUFFIXES else others
+                kind.setdefault(os.path.join(parent, plain), os.path.join(parent, name))
+    return [texts[plain] for plain in sorted(texts)], [others[plain] for plain in sorted(others)]
+
+
+def source_digest(path: Path, memo_folder: str | Path | None = None) -> str:
+    """Return the 128-bit hex digest of a file's bytes, cached in ``memo_folder`` if the file is large."""
+    before = _stamp(path)
+    if memo_folder is None or before[0] < _WORTH_REMEMBERING_BYTES:
+        return file_hash(path)
+    memo = Path(memo_folder) / "source_digests.json"
+    digests = _read_memo(memo)
+    entry = digests.get(str(path))
+    if entry and entry["stamp"] == before:
+        return str(entry["digest"])
+    digest = file_hash(path)
+    unchanged = max(before[2:]) < time.time_ns() - int(_UNCHANGED_SECONDS * 1e9)
+    if unchanged and _stamp(path) == before:
+        memo.parent.mkdir(parents=True, exist_ok=True)
+        write_json(memo, {**_read_memo(memo), str(path): {"stamp": before, "digest": digest}})
+    return digest
+
+
+def _read_memo(memo: Path) -> dict[str, dict[str, object]]:
+    try:
+        digests = json.loads(memo.read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # the cache file is missing or damaged: the digests are computed again
+        return {}
+    return digests if isinstance(digests, dict) else {}
+
+
+def _stamp(path: Path) -> list[int]:
+    status = path.stat()
+    return [status.st_size, status.st_ino, status.st_mtime_ns, status.st_ctime_ns]
+
+
+def format_of(path: Path) -> TextFormat:
+    """Return a file's format by its name; text if the name does not decide."""
+    return format_by_name(path) or "text"
+
+
+def is_extracted(path: Path) -> bool:
+    """Whether WikiExtractor wrote a text file: its first line is ``<doc id=...>``."""
+    lines = read_lines(path, encoding_errors="replace")
+    return bool(_DOC.fullmatch(next((line for _, line in lines if line.strip()), "")))
+
+
+def join_lines(lines: Iterator[tuple[str, str]], boundary: Boundary, notes: Notes) -> Iterator[Document]:
+    """Join lines, given as pairs of ``file:line`` and text, into documents.
+
+    A document of more than ``MAX_DOCUMENT_CHARACTERS`` (16 million: several long novels) is cut at a line end, so that
+    a file without boundaries does not fill the memory; the cuts are counted.
+
+    Args:
+        boundary: ``blank_line``: blank lines separate documents; ``file``: all lines are one document; ``line``: each
+            non-blank line is a document; ``heading``: a document begins at a line ``= Title =`` after a blank line, as
+            in WikiText; ``doc``: lines ``<doc ...>`` and ``</doc>``, which are not text, enclose a document, as in the
+            files of WikiExtractor; ``block``: a document ends with the line at which it has 10,000 characters, for
+            files without boundaries whose lines belong together, such as one utterance per line.
+    """
+    paragraphs: list[str] = []
+    key, size, blank_before = "", 0, True
+    for where, line in lines:
+        blank = not line or line.isspace()
+        is_tag = "<" in line[:8] and _DOC.fullmatch(line) is not None
+        if is_tag and boundary == "doc":
+            blank = True
+        elif is_tag:
+            notes.add(
+                "lines <doc ...> and </doc> from WikiExtractor, read as text (corpus.boundary=doc drops them)", where
+            )
+        starts = boundary == "heading" and blank_before and not blank and bool(_HEADING.match(line))
+        ends = starts or boundary == "line" or (boundary == "blank_line" and blank) or (boundary == "doc" and is_tag)
+        ends = ends or (boundary == "block" and size >= _BLOCK_CHARACTERS)
+        if not ends and size + len(line) > MAX_DOCUMENT_CHARACTERS and paragraphs:
+            notes.add("documents over 16 million characters, cut at a line end", where)
+            ends = True
+        if ends and paragraphs:
+            yield Document("\n".join(paragraphs), key)
+            paragraphs, size = [], 0
+        blank_before = blank
+        text = "" if blank else _strip_line(clean(line, where, notes), where, notes)
+        if text:
+            key = key if paragraphs else where
+            paragraphs.append(text)
+            size += len(text) + 1
+    if paragraphs:
+        yield Document("\n".join(paragraphs), key)
+
+
+def _strip_line(line: str, where: str, notes: Notes) -> str:
+    """Return a line without the white space at its ends; count text that a model will not see."""
+    if _INDENTED.match(line):
+        notes.add("indented lines, whose indentation is lost (every tokenizer reads white space as one space)", where)
+    line = line.strip()
+    if "\r" in line:
+        notes.add("carriage returns inside lines, read as spaces (end lines with line feeds instead)", where)
+    return line
+
+
+def build_document(text: object, where: str, notes: Notes, line_break: str | None = None) -> Document | None:
+    """Build a document from a record's text, without blank lines; None, counted in ``notes``, if no text is left."""
+    if text is None:
+        text = ""
+    if not isinstance(text, str):
+        raise DataError(
+            f"{where}: the text is a {type(text).__name__}, not a string; set corpus.text_field to another column"
+        )
+    if line_break:
+        text = text.replace(line_break, "\n")
+    lines = (_strip_line(line, where, notes) for line in clean(text, where, notes).split("\n"))
+    text = "\n".join(line for line in lines if line)
+    if not text:
+        notes.add("empty documents skipped", where)
+        return None
+    return Document(text, where)
+
+
+def _text_documents(
+    path: Path, boundary: Boundary, encoding_errors: EncodingErrors, notes: Notes, meter: Meter
+) -> Iterator[Document]:
+    def lines() -> Iterator[tuple[str, str]]:
+        for number, line in read_lines(path, encoding_errors=encoding_errors, notes=notes, meter=meter):
+            where = f"{path}:{number}"
+            if number == 1 and _is_object(line):
+                notes.add("files of JSON objects, read as lines of text (corpus.format=jsonl reads a field)", where)
+            yield where, line
+
+    empty = True
+    for document in join_lines(lines(), boundary, notes):
+        empty = False
+        yield document
+    if empty:
+        notes.add("empty files skipped", str(path))
+
+
+def _is_object(line: str) -> bool:
+    try:
+        return line.startswith("{") and isinstance(json.loads(line), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _table_documents(
+    path: Path, layout: TableLayout, text_field: str | None, line_break: str | None, notes: Notes, meter: Meter
+) -> Iterator[Document]:
+    text_column = ColumnSpec(
+        TEXT_COLUMNS if text_field is None else (text_field,),
+        "corpus.text_field",
+        advice="corpus.format=text to read its lines as text",
+        is_text=True,
+    )
+    bad_rows = BadRows("refuse", notes, "or remove it")
+    for record in open_table(path, [text_column], layout=layout, bad_rows=bad_rows, meter=meter).records:
+        document = build_document(record.text(text_column), record.where, notes, line_break)
+        if record.number == 0 and Path(plain_name(path)).suffix.lower() not in FOLDER_SUFFIXES:
+            kind = f"table whose column {record.name_of(text_column)!r} is read (corpus.format=text reads its lines)"
+            notes.add(kind, str(path))
+        if document is not None:
+            yield document
+
+
+def read_documents(
+    path: Path,
+    *,
+    file_format: TextFormat | None,
+    boundary: Boundary,
+    text_field: str | None,
+    delimiter: str | None,
+    encoding_errors: EncodingErrors,
+    line_break: str | None,
+    notes: Notes,
+    meter: Meter,
+) -> Iterator[Document]:
+    """Yield the documents of one file; see ``FileCorpus`` for the settings."""
+    if file_format == "text" or (file_format is None and format_of(path) == "text"):
+        return _text_documents(path, boundary, encoding_errors, notes, meter)
+    layout = TableLayout(file_format, encoding_errors=encoding_errors, delimiter=delimiter)
+    return _table_documents(path, layout, text_field, line_break, notes, meter)

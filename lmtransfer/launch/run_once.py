@@ -1,0 +1,61 @@
+"""A single execution of a composed command. Settings errors and machine errors become messages for the user."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any, cast
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import InterpolationResolutionError, MissingMandatoryValue, OmegaConfBaseException
+
+from lmtransfer.config.effective import complete_values
+from lmtransfer.errors import ConfigError
+from lmtransfer.runs.create_and_lock import remove_failed_starts
+from lmtransfer.system import machine
+
+
+def run_once(command: str, cfg: DictConfig, **arguments: Any) -> Any:
+    """Run a command once."""
+    try:
+        return run_as_is(command, cfg, **arguments)
+    except Exception as error:
+        described = to_user_error(error, cfg)
+        if described is error:
+            raise
+        raise described from error
+
+
+def run_as_is(command: str, cfg: DictConfig, **arguments: Any) -> Any:
+    """Run a command like ``run_once``, but raise settings errors and machine errors unchanged."""
+    complete_values(cfg, command)
+    with remove_failed_starts():
+        return module_of(command).run(cfg, **arguments)
+
+
+def module_of(command: str) -> ModuleType:
+    """Import the module with the command's ``run``."""
+    return importlib.import_module(f"lmtransfer.commands.{command}")
+
+
+def settings_check(command: str) -> Callable[[DictConfig], object] | None:
+    """Return the function that checks a command's settings before any work; None if it checks them as it runs."""
+    return getattr(module_of(command), "check_settings", None)
+
+
+def to_user_error(error: Exception, cfg: DictConfig) -> Exception:
+    """Turn a missing value, a broken reference or a machine error into an error for the user; return others as is."""
+    if isinstance(error, (MissingMandatoryValue, InterpolationResolutionError)):
+        where = f"{error.full_key}: " if error.full_key else ""
+        described = ConfigError(where + str(error).splitlines()[0])
+        described.__cause__ = error
+        return described
+    return machine.fault(error, _plain(cfg)) or error
+
+
+def _plain(cfg: DictConfig) -> dict[str, Any]:
+    try:
+        return cast("dict[str, Any]", OmegaConf.to_container(cfg, resolve=True))
+    except OmegaConfBaseException:
+        return cast("dict[str, Any]", OmegaConf.to_container(cfg, resolve=False))

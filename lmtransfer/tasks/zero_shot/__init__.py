@@ -1,0 +1,1 @@
+"""Tasks without training: a pretraining run scores texts by their log-probabilities."""
