@@ -10,7 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from lmtransfer.config.check import check
 from lmtransfer.errors import ConfigError, RunDirectoryError
-from lmtransfer.inference.inspection.kept_texts import TaskTexts
+from lmtransfer.inference.inspection.example_texts import TaskTexts
 from lmtransfer.reporting.page.report import find_sections
 from lmtransfer.reporting.records import FILES
 from lmtransfer.reporting.runs.collect import collect
@@ -37,8 +37,8 @@ def run(cfg: DictConfig) -> Path:
     for target in [folder / "figures", *([folder] if cfg.to is None else [])]:
         if target.is_symlink():
             raise RunDirectoryError(
-                f"{target} is a link, so the report would be written to another place: delete the link, or set "
-                "to=<folder>"
+                f"{target} is a link, so the report would be written to another place: delete the link, or "
+                "choose another folder with to=<folder>"
             )
     write_report(
         entries,

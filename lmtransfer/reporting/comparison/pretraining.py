@@ -19,7 +19,7 @@ from lmtransfer.reporting.runs.lineage import TOKENIZER, differences_text, diffe
 from lmtransfer.runs.labels import flatten
 from lmtransfer.verdicts.compare import compare_conditions
 from lmtransfer.verdicts.conditions import Condition
-from lmtransfer.verdicts.variance import NO_PREDICTIONS
+from lmtransfer.verdicts.pairing_and_variance import NO_PREDICTIONS
 
 _TEXT, _LOSSES = "corpus", "losses"
 #: The settings of an evaluation that affect the loss; the last four concern memory.
