@@ -1,4 +1,4 @@
-"""Choices without training: on which tasks a run is beyond chance, token frequencies and random weights."""
+"""Finds the zero-shot tasks on which a run beats chance, token frequencies and random weights."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def chance_table(entries: Sequence[Entry], *, revisions: bool = True) -> ReportT
         run = _run_without_seed(entry)
         if "interval" in entry.run.result and "chance" in entry.run.result and (revisions or run[1] < 0):
             by_seed = by_run.setdefault(run, {}).setdefault(entry.task, {})
-            by_seed[_source(entry)] = entry.run.result  # one that was scored twice counts once
+            by_seed[_source(entry)] = entry.run.result  # a seed that was scored twice counts once
     scores = {
         run: [_Score.of(task, list(by_seed.values())) for task, by_seed in tasks.items()]
         for run, tasks in by_run.items()

@@ -1,7 +1,4 @@
-"""The result of a run and its file ``result.json``, which only this module writes.
-
-Reports read the file in ``reporting.runs.collect``, which also accepts the results of incomplete or damaged runs.
-"""
+"""The result of a run and its file ``result.json``, which only this module reads and writes."""
 
 from __future__ import annotations
 

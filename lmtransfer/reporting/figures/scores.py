@@ -187,9 +187,9 @@ def _join_scores(scores: Iterable[SeriesScore]) -> tuple[Series, ...]:
 
 
 def revision_charts(entries: Sequence[Entry]) -> Iterator[Chart]:
-    """Chart scores against pretraining tokens, for each task with runs from several revisions.
+    """Chart scores against pretraining tokens, for each task with runs that start from several revisions.
 
-    Words take the place of tokens if the budget or the revisions of each pretraining run are given in words.
+    The x axis shows words if the budget or the revisions of every pretraining run are given in words.
     """
     scored = [entry for entry in entries if entry.source and entry.score and entry.metric]
     paths = {entry.source.path for entry in scored if entry.source and entry.source.revision is not None}

@@ -53,7 +53,7 @@ def _run_at(path: str, run: Run, runs: Sequence[Run]) -> Run | None:
 
 
 def run_at_revision(run: Run, tokens: int) -> Run:
-    """Return a pretraining run as of ``tokens`` tokens, with a proportional share of its words, seconds and FLOP."""
+    """Return a pretraining run as it was after ``tokens`` tokens; words, seconds and FLOP are proportional shares."""
     end = _mean_per_seed(run, "tokens")
     entries = {key: run.result[key] for key in ("command", "num_parameters", "seeds") if key in run.result}
     spent = {
