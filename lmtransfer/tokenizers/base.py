@@ -103,7 +103,9 @@ class Tokenizer(ABC):
 
         This is the fastest way to encode a corpus.
         """
-        return join_flat(self.encode_ids(texts))
+        encoded = self.encode_ids(texts)
+        lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
+        return np.concatenate([np.zeros(0, np.int32), *encoded]), lengths
 
     @abstractmethod
     def decode(self, ids: Sequence[int]) -> str:
@@ -171,12 +173,6 @@ class CharacterTokenizer(Tokenizer):
 def characters_of(tokenizer: Tokenizer) -> np.ndarray | None:
     """Return the character ids of each token id, int16, shape (vocab_size, 50); None if the tokenizer has none."""
     return tokenizer.characters if isinstance(tokenizer, CharacterTokenizer) else None
-
-
-def join_flat(encoded: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Join the ids of several texts, as ``encode_flat`` returns them."""
-    lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
-    return np.concatenate([np.zeros(0, np.int32), *encoded]), lengths
 
 
 def split_flat(ids: np.ndarray, lengths: np.ndarray) -> list[np.ndarray]:

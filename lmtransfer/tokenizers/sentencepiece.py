@@ -10,7 +10,6 @@ separate piece, that piece starts the word after it.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
@@ -25,15 +24,12 @@ from lmtransfer.tokenizers.base import (
     SPECIALS,
     Encoding,
     Tokenizer,
-    join_flat,
     padded_size,
     read_model,
     replace_surrogates,
     special_flags,
-    split_flat,
     trim_spans,
 )
-from lmtransfer.tokenizers.word_memo import WordMemo
 
 META: Final = "\u2581"
 
@@ -72,7 +68,6 @@ class SentencePieceTokenizer(Tokenizer):
             self.starts_word[i] = processor.id_to_piece(i).startswith(META)
         self.fingerprint: str = sha256(b"%s %d " % (self.kind.encode(), _VERSION) + model).hexdigest()
         self._blank: dict[str, bool] = {}
-        self._memo = self._word_memo()
 
     def __reduce__(self) -> tuple[type[SentencePieceTokenizer], tuple[bytes, dict[str, Any]]]:
         return type(self), (self._model, self.training)
@@ -98,37 +93,10 @@ class SentencePieceTokenizer(Tokenizer):
         word_starts[:1] = True
         return Encoding(ids, spans, word_starts)
 
-    @override
     def encode_ids(self, texts: Sequence[str]) -> list[np.ndarray]:
-        return self._encode_whole(texts) if self._memo is None else split_flat(*self._memo.encode(texts))
-
-    @override
-    def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        return super().encode_flat(texts) if self._memo is None else self._memo.encode(texts)
-
-    def _encode_whole(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Encode texts without the memo, in one thread, because several processes prepare corpora."""
+        """Encode many texts, ids only (int32), in one thread, because several processes prepare corpora."""
         clean = [replace_surrogates(text) for text in texts]
         return self._processor.encode(clean, return_type="numpy", num_threads=1)
-
-    def _word_memo(self) -> WordMemo | None:
-        """Return a memo for a BPE model, whose merges never cross white space.
-
-        A unigram model adds up scores over a whole text, so the rounding of a sum can depend on the words before.
-        """
-        normalize = self._processor.normalize
-        ids = [i for i in range(len(SPECIALS), self.num_pieces) if not self._processor.is_byte(i)]
-        is_bpe = [-self._processor.get_score(i) for i in ids] == list(range(len(ids)))  # the order of the merges
-        if not is_bpe or any(META in self._processor.id_to_piece(i)[1:] for i in ids):
-            return None
-        if normalize("  a  a  ") != f"{META}a{META}a" or self._processor.piece_to_id(META) == self.unk_id:
-            return None
-        spaces = [chr(i) for i in range(0x3001) if chr(i).isspace()]
-        joining = re.compile("|".join(c for c in spaces if normalize(f"a{c}a") != normalize("a a")))
-        return WordMemo(
-            split=lambda text: [text] if joining.search(text) else text.split(),
-            encode_words=lambda words: join_flat(self._encode_whole(words)),
-        )
 
     def decode(self, ids: Sequence[int]) -> str:
         """Decode ids to normalized text; special tokens are written in brackets."""

@@ -64,18 +64,15 @@ TOKENIZERS = {
     "byte_bpe": lambda: trained(ByteBpeTrainer(vocab_size=400)),
     "byte_bpe_uncased": lambda: trained(ByteBpeTrainer(vocab_size=400, lowercase=True)),
     "bpe": lambda: trained(SentencePieceTrainer(kind="bpe", vocab_size=200)),
-    "bpe_cased": lambda: trained(SentencePieceTrainer(kind="bpe", vocab_size=200, lowercase=False)),
-    "bpe_bytes": lambda: trained(SentencePieceTrainer(kind="bpe", vocab_size=400, byte_fallback=True)),
     "unigram": lambda: trained(SentencePieceTrainer(kind="unigram", vocab_size=120)),
     "words": lambda: trained(WordTokenizerTrainer(vocab_size=100, min_frequency=1)),
     **{f"published {kind}": lambda kind=kind: toys.published(kind) for kind in toys.KINDS},
 }
 
 
-#: Tokenizers that see across words, or whose rules for text differ from those that a memo knows.
+#: Tokenizers that see across words, have other rules, or are as fast without a memo.
 WITHOUT_MEMO = [
-    "unigram",
-    "words",
+    *("bpe", "unigram", "words"),
     *(f"published {kind}" for kind in ("words", "roberta_prefixed", "unigram", "unigram_split")),
 ]
 
