@@ -37,8 +37,8 @@ from lmtransfer.config.overrides import CommandLine
 from lmtransfer.config.types import Count, TopK
 from lmtransfer.data.documents import Notes
 from lmtransfer.errors import ConfigError, DataError
-from lmtransfer.inference.answering import MaskedTexts, TaskAnswers, open_runs
 from lmtransfer.inference.fill_mask import MaskFiller, open_mask_filler
+from lmtransfer.inference.prediction import MaskedTexts, TaskPredictor, open_runs
 from lmtransfer.interop.open_run import open_saved, run_folder
 from lmtransfer.launch.command_line import call_command
 from lmtransfer.models.base import Encoder
@@ -93,7 +93,7 @@ class Run(os.PathLike[str]):
     def history(self) -> list[Mapping[str, Any]]:
         """The logged steps: ``step``, ``tokens``, ``seconds``, ``loss``, ``validation/loss`` and other values, by name.
 
-        Unreadable lines are skipped; the steps of a run with several seeds are in the folders of the seeds.
+        Unreadable lines are skipped. If a run has several seeds, the steps are in the seeds' folders.
         """
         return list(read_metrics(self.path / "metrics.jsonl", [])[0])
 
@@ -153,7 +153,7 @@ def check_arguments(function: Callable[Parameters, Result]) -> Callable[Paramete
 
 
 def _misfit(name: str, value: Any, annotation: Any) -> str | None:
-    """Return the problem with an argument that does not fit its evaluated annotation; None if it fits."""
+    """Return the problem with an argument that does not match its evaluated annotation; None if it matches."""
     try:
         validate(_plain_data(value), annotation)
     except Misfit as misfit:
@@ -183,10 +183,10 @@ def _as_text(value: Any) -> str:
 
 
 def command_line(words: Sequence[Folder], settings: Mapping[str, Setting], *, config_dir: Folder | None) -> CommandLine:
-    """Return the settings of one call.
+    """Combine the words and keywords of one call into a command line.
 
     Args:
-        words: ``key=value`` and other words as on the command line; a path is never read as ``key=value``.
+        words: the words of a command line, such as ``key=value``; a path is never read as ``key=value``.
     """
     line = overrides.read([word for word in words if isinstance(word, str)])
     for word in words:
@@ -259,10 +259,10 @@ def evaluate(*words: str, config_dir: Folder | None = None, **settings: Setting)
 
 
 def predict(*words: str, config_dir: Folder | None = None, **settings: Setting) -> list[dict[str, Any]]:
-    """Answer a text, a file or a split, or fill in masks; see ``lmtransfer predict --help``.
+    """Predict for a text, a file or a split, or fill in masks; see ``lmtransfer predict --help``.
 
-    Returns one dictionary per input, like the command's JSON, or an empty list if ``output`` names a file. To answer
-    many texts without loading the run each time, use ``load``.
+    Returns one dictionary per input, like the command's JSON, or an empty list if ``output`` names a file. To
+    process many texts without loading the run each time, use ``load``.
     """
     answers: list[dict[str, Any]] = []
     _call("predict", words, config_dir, settings, write=answers.extend)
@@ -309,14 +309,14 @@ class LoadedRun:
         encoder: Encoder,
         hardware: Hardware,
         task: Task | None = None,
-        answers: TaskAnswers | None = None,
+        predictor: TaskPredictor | None = None,
         notes: Notes | None = None,
     ) -> None:
         self.path: Path = saved.path
         self.encoder: Encoder = encoder
         self.tokenizer: Tokenizer = saved.tokenizer
         self.task = task
-        self._saved, self._hardware, self._answers = saved, hardware, answers
+        self._saved, self._hardware, self._predictor = saved, hardware, predictor
         self._notes = notes or Notes()
         self._filled: dict[int, MaskFiller] = {}
         self._embedders: dict[str, Embedder] = {}
@@ -327,7 +327,7 @@ class LoadedRun:
 
     @check_arguments
     def predict(self, texts: str | Sequence[str], *, top_k: TopK = 5) -> list[dict[str, Any]]:
-        """Answer texts, or fill in each [MASK] if the run has no task.
+        """Predict for each text, or fill in each [MASK] if the run has no task.
 
         Args:
             texts: one text or several, in the form of ``text=`` in ``lmtransfer predict``: [SEP] separates two texts,
@@ -335,19 +335,19 @@ class LoadedRun:
 
         Raises:
             DataError: a text has the wrong form for the run.
-            ConfigError: the run cannot answer texts, because its objective cannot fill a [MASK] or it has no head.
+            ConfigError: the run makes no predictions: it has no head, or an objective that cannot fill a [MASK].
         """
         reader = self._reader()
         examples = list(_examples([texts] if isinstance(texts, str) else texts, reader))
-        if self._answers is not None:
-            return self._answer(self._answers, examples)
+        if self._predictor is not None:
+            return self._predict(self._predictor, examples)
         if top_k not in self._filled:
             self._filled[top_k] = open_mask_filler(self._saved, top_k, self._hardware)
         return self._filled[top_k].lines(examples)
 
-    def _answer(self, answers: TaskAnswers, examples: Sequence[Any]) -> list[dict[str, Any]]:
+    def _predict(self, predictor: TaskPredictor, examples: Sequence[Any]) -> list[dict[str, Any]]:
         self._notes.clear()
-        lines = answers.lines(examples)
+        lines = predictor.lines(examples)
         for kind, count in self._notes.counts.items():
             warnings.warn(f"{count:,} {kind}", stacklevel=4)
         return lines
@@ -361,7 +361,7 @@ class LoadedRun:
         The first call with a new choice of layers and pooling loads the modules for it.
 
         Args:
-            layers: ``last``, a layer number (0 for the embeddings), or a list such as ``[0, "last"]``, whose vectors
+            layers: ``last``, a layer index (0 for the embeddings), or a list such as ``[0, "last"]``, whose vectors
                 are concatenated; None for the layers of the run's head, or the last layer if it has no head.
             pooling: ``mean``, ``max``, ``cls``, ``last_token`` or ``family``; None for the pooling of the run's head,
                 or mean pooling if it has no head.
@@ -380,7 +380,7 @@ class LoadedRun:
     @check_arguments
     @torch.inference_mode()
     def nearest(self, text: str, num: Count = 10) -> list[tuple[str, float]]:
-        """Return the tokens with the embeddings (layer 0) nearest to a token's, with their cosines, nearest first.
+        """Return the tokens whose embeddings (layer 0) are nearest to that of ``text``, with their cosines.
 
         Args:
             num: number of tokens to return, excluding special tokens and those of ``text``.
@@ -408,7 +408,7 @@ class LoadedRun:
             return self.task.reader()
         if "objective" not in self._saved.config:
             raise ConfigError(
-                f"{self.path} holds an encoder without a head, so it cannot answer texts: train a head with "
+                f"{self.path} has an encoder without a head, so it makes no predictions: train a head with "
                 f"finetune(init={str(self.path)!r}, task=...)"
             )
         return MaskedTexts()
@@ -427,11 +427,11 @@ def load(
 
     Args:
         run: the run directory of any command that trains, or a published model as ``hf:<folder or name on the hub>``.
-            If a task's run has several seeds, the first seed is loaded.
-        ensemble: whether to answer with the mean over all seeds of a task's run.
+            If a task run has several seeds, the first seed is loaded.
+        ensemble: whether predictions are means over all seeds of a task run.
         trust: whether to read files that the run names even if someone else produced the run.
-        device: ``auto`` (a GPU if there is one), ``cpu``, ``cuda``, ``cuda:<number>`` or ``mps``.
-        precision: ``fp32``, ``bf16``, ``fp16``, or ``auto`` (the hardware's fastest format).
+        device: ``auto`` (a GPU if there is one), ``cpu``, ``cuda``, ``cuda:<index>`` or ``mps``.
+        precision: ``fp32``, ``bf16``, ``fp16``, or ``auto`` (the hardware's fastest dtype).
     """
     path = os.fspath(run)
     try:
@@ -442,17 +442,17 @@ def load(
         runs = open_runs(path, ensemble=ensemble, trust=trust)
         task = task_of(runs[0])
         notes = Notes()
-        answers = TaskAnswers(runs, task, hardware, notes)
+        predictor = TaskPredictor(runs, task, hardware, notes)
         return LoadedRun(
-            saved=runs[0], encoder=answers.encoder, hardware=hardware, task=task, answers=answers, notes=notes
+            saved=runs[0], encoder=predictor.encoder, hardware=hardware, task=task, predictor=predictor, notes=notes
         )
     saved = open_saved(path, key="run", trust=trust)
     return LoadedRun(saved=saved, encoder=pretrained_encoder(saved).to(hardware.device).eval(), hardware=hardware)
 
 
 def _examples(texts: Sequence[str], reader: Reader) -> Any:
-    for number, text in enumerate(texts):
+    for index, text in enumerate(texts):
         try:
-            yield reader.parse_line(text, f"text {number}", str(number), Notes())
+            yield reader.parse_line(text, f"text {index}", str(index), Notes())
         except ValueError as problem:
             raise DataError(f"{text[:60]!r}: {problem}") from None

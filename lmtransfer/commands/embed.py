@@ -11,7 +11,7 @@ from lmtransfer.config.check import check
 from lmtransfer.data.documents import Notes
 from lmtransfer.data.tables import delimiter_of
 from lmtransfer.errors import ConfigError
-from lmtransfer.inference.embedding import check_ending, embed_rows, open_rows
+from lmtransfer.inference.embedding_output import check_ending, embed_rows, open_rows
 from lmtransfer.inference.prediction_input import find_input, input_format
 from lmtransfer.inference.prediction_output import check_output_path
 from lmtransfer.runs.training import eager_hardware
@@ -54,10 +54,10 @@ def run(cfg: DictConfig) -> None:
             vector_column=str(cfg.vector_column),
             progress=lambda num: status.update(f"{num:,} texts"),
         )
-    for kind, number in notes.counts.items():
-        console.print(f"{number:,} {kind} (first: {notes.first[kind]})", soft_wrap=True)
+    for kind, num in notes.counts.items():
+        console.print(f"{num:,} {kind} (first: {notes.first[kind]})", soft_wrap=True)
     seconds = time.monotonic() - start_time
-    console.print(f"{count:,} vectors of {embedder.dim:,} numbers in {cfg.output}, {seconds:.1f} s", soft_wrap=True)
+    console.print(f"{count:,} vectors of {embedder.dim:,} dimensions in {cfg.output}, {seconds:.1f} s", soft_wrap=True)
 
 
 def _check_choices(cfg: DictConfig) -> None:

@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from lmtransfer.config.check import check
 from lmtransfer.config.component import resolve
 from lmtransfer.config.short_forms import expand_parts
-from lmtransfer.config.sweep import in_sweep, sweep_name
+from lmtransfer.config.sweep_names import in_sweep, sweep_name
 from lmtransfer.errors import ConfigError
 from lmtransfer.inference.zero_shot import evaluate_zero_shot
 from lmtransfer.interop.open_run import is_pretrained, open_saved, run_folder, task_run_folders

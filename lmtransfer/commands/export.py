@@ -1,4 +1,4 @@
-"""Write a run in another library's format or unchanged, check it, and upload it to the hub."""
+"""Export a run, unchanged or in another library's format, check the export, and upload it to the hub."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _export_submission(cfg: DictConfig) -> Path:
         submission.write(staged)
     console = Console(highlight=False)
     if submission.problems:
-        console.print("missing, or of another size than the challenge's data, and so without a score there:")
+        console.print("missing or of another size than the challenge's data, so the challenge will not score them:")
     for problem in submission.problems:
         console.print(f"  {problem}", markup=False, soft_wrap=True)
     console.print(f"written to {short_path(folder)}: {', '.join(files_in(folder))}", markup=False, soft_wrap=True)
@@ -100,7 +100,7 @@ def _parts_of(run: str, *, revisions: bool | Literal["babylm"], branch: str) -> 
 
     Args:
         run: the run as the user gave it.
-        revisions: whether to export its revisions too; "babylm" names them by the words read.
+        revisions: whether to export the run's revisions too; "babylm" names them by the number of words read.
     """
     if not revisions:
         return [_Part(run, "", branch)]
@@ -108,7 +108,7 @@ def _parts_of(run: str, *, revisions: bool | Literal["babylm"], branch: str) -> 
     folders = directory.checkpoints.revisions()
     if not folders:
         raise RunDirectoryError(
-            f"run={run} has no revisions: leave revisions= out, or pretrain with train.save_at=[0,100k,1M] to save some"
+            f"run={run} has no revisions: leave revisions out, or pretrain with train.save_at=[0,100k,1M] to save some"
         )
     parts = [_Part(run, branch, branch)]
     words = directory.revision_words() if revisions == "babylm" else {}
@@ -196,7 +196,7 @@ def _describe_upload(target: Target, parts: Sequence[_Part], root: Path) -> Iter
     for part in parts:
         sizes = files_in(root / part.folder)
         yield (
-            f"push= would send {len(sizes)} files, {sum(sizes.values()) / 1e6:,.1f} MB in total, to {target.name}, "
+            f"push={target.name} would send {len(sizes)} files, {sum(sizes.values()) / 1e6:,.1f} MB in total, to "
             f"branch {part.branch} ({kind} if it is new); nothing was sent:"
         )
         yield from (f"{size:>14,}  {name}" for name, size in sizes.items())
@@ -209,7 +209,7 @@ def _upload(
 
     Args:
         message: commit message.
-        local_copy: the folder that stays on this machine, if any.
+        local_copy: the folder with the export that stays on this machine, if any.
     """
     for part in parts:
         of = f" ({part.folder})" if part.folder else ""
@@ -236,7 +236,7 @@ def _languages(cfg: DictConfig) -> list[str]:
 
 
 def _check_choices(cfg: DictConfig) -> None:
-    """Check everything that depends on the settings alone."""
+    """Check everything that depends only on the settings."""
     problems = []
     if cfg.base is not None and cfg.format != ADAPTER:
         problems.append(f"base={cfg.base}: only format=adapter uses a base; leave base out, or choose that format")
@@ -247,7 +247,7 @@ def _check_choices(cfg: DictConfig) -> None:
             f"format={cfg.format}: to=onnx always writes ONNX; leave format out, or give a folder, such as to=./onnx"
         )
     if cfg.format == _RUN and (cfg.checkpoint is not None or cfg.revisions):
-        problems.append("format=run exports all checkpoints and revisions: leave checkpoint= and revisions= out")
+        problems.append("format=run exports all checkpoints and revisions: leave checkpoint and revisions out")
     if cfg.format != VECTORS:
         problems += [
             f"{choice}: only format={VECTORS} stores how vectors are computed; choose that format, or leave {key} out"
@@ -259,9 +259,7 @@ def _check_choices(cfg: DictConfig) -> None:
     if cfg.format == _BABYLM and (
         cfg.to is None or cfg.push is not None or cfg.revisions or cfg.checkpoint is not None
     ):
-        problems.append(
-            "format=babylm writes the submission to a folder: set to=<folder> and leave push=, revisions= out"
-        )
+        problems.append("format=babylm writes a folder: set to=<folder>, and leave push, revisions and checkpoint out")
     problems += _push_problems(cfg)
     if ranks.world_size() > 1:
         problems.append("export runs in one process: start it without torchrun")
@@ -277,7 +275,7 @@ def _push_problems(cfg: DictConfig) -> list[str]:
             "nowhere to export to: set a folder (to=<folder>), or a repository on the hub (push=owner/name)"
         )
     if cfg.push is None and cfg.dry_run:
-        problems.append("dry_run=true lists what push= would send: set push=owner/name")
+        problems.append("dry_run=true lists what an upload would send: set push=owner/name")
     if cfg.push is not None and (problem := name_problem(str(cfg.push))):
         problems.append(f"push={cfg.push}: {problem}")
     if problem := branch_problem(str(cfg.hub.branch)):

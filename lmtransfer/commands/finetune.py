@@ -11,7 +11,7 @@ from lmtransfer.config.check import check
 from lmtransfer.config.component import build
 from lmtransfer.config.effective import effective_train
 from lmtransfer.config.short_forms import expand_parts
-from lmtransfer.config.sweep import in_sweep, sweep_name
+from lmtransfer.config.sweep_names import in_sweep, sweep_name
 from lmtransfer.errors import ConfigError
 from lmtransfer.launch.jobs import Place
 from lmtransfer.runs.create_and_lock import check_resumable
@@ -93,7 +93,7 @@ def transfer(cfg: DictConfig, *, command: str) -> Path:
 
 
 def check_transfer(cfg: DictConfig, command: str) -> None:
-    """Check everything that depends on the config alone."""
+    """Check everything that depends only on the config."""
     expand_parts(cfg)
     nodes = {
         "task": {"data_root", "cache_dir"},
@@ -111,10 +111,10 @@ def check_transfer(cfg: DictConfig, command: str) -> None:
             "hardware.shard=true is for pretraining only; here each process holds the whole model, so set it to false"
         )
     if cfg.get("init") and cfg.get("model") is not None:
-        problems.append("model= and init= are both given: the model comes from the run; leave model= out")
+        problems.append("model= and init= are both set: the model comes from the run; leave model out")
     if cfg.get("init") and cfg.get("tokenizer_from"):
         problems.append(
-            "tokenizer_from= and init= are both given: the tokenizer comes from the run; leave tokenizer_from= out"
+            "tokenizer_from= and init= are both set: the tokenizer comes from the run; leave tokenizer_from out"
         )
     if not cfg.get("init") and (cfg.get("model") is None or not cfg.get("tokenizer_from")):
         problems.append(
@@ -122,7 +122,7 @@ def check_transfer(cfg: DictConfig, command: str) -> None:
             "only from random initialization, model=<model> tokenizer_from=<run directory>"
         )
     if not cfg.get("init") and cfg.control:
-        problems.append("control=true without init=: the run itself already starts from random initialization")
+        problems.append("control=true without init: the run itself starts from random weights; leave control out")
     if cfg.checkpoint == "last" and cfg.train.patience is not None:
         problems.append(
             "train.patience stops training when held-out scores stop improving, so it needs checkpoint=best"
@@ -130,7 +130,7 @@ def check_transfer(cfg: DictConfig, command: str) -> None:
     if cfg.learning_rates is not None and not cfg.learning_rates:
         problems.append("learning_rates=[] contains no rate: use a list such as [1e-4,3e-4], or null")
     if "learning_rate" not in cfg.optimizer:
-        problems.append("optimizer.learning_rate: the optimizer has no such setting; choose another optimizer=")
+        problems.append("optimizer.learning_rate: the optimizer has no such setting; choose another optimizer")
     problems += _fold_problems(cfg)
     if problems:
         raise ConfigError(problems)
@@ -149,7 +149,10 @@ def check_transfer(cfg: DictConfig, command: str) -> None:
     groups = [group for group in ("corpus", "objective") if cfg.get(group) is not None]
     if method.text is None and groups:
         raise ConfigError(
-            [f"{group}=: only transfer=joint uses text; choose it, or leave {group}= out" for group in groups]
+            [
+                f"{group}= is set, but only transfer=joint uses text; choose transfer=joint, or leave {group} out"
+                for group in groups
+            ]
         )
 
 

@@ -1,4 +1,4 @@
-"""Load a published checkpoint as a run that every command accepts as init=, or copy someone else's run."""
+"""Convert a published checkpoint to a run that every command accepts, or copy someone else's run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from lmtransfer.config.check import check
-from lmtransfer.config.sweep import sweep_name
+from lmtransfer.config.sweep_names import sweep_name
 from lmtransfer.errors import ConfigError
 from lmtransfer.interop.importing import import_summary, next_lines, read_imported_model, write_imported_model
 from lmtransfer.interop.published_folder import find_published
@@ -48,9 +48,9 @@ _COMMANDS = ("pretrain", "import", "probe", "finetune")
 
 
 def _copy_run(cfg: DictConfig, folder: Path) -> Path:
-    """Copy a run that was pushed or exported unchanged to the folder in which its own command looks for it."""
+    """Copy an lmtransfer run to the folder in which the command that started the run looks for it."""
     if cfg.tokenizer.add is not None:
-        raise ConfigError("tokenizer.add: source= is an lmtransfer run, which is copied unchanged; leave it out")
+        raise ConfigError("tokenizer.add: source is an lmtransfer run, which is copied unchanged; leave this key out")
     source = RunDirectory.open(folder)
     config = source.read_config()
     name = config.get("name") or folder.name if cfg.name is None else sweep_name(str(cfg.name))
@@ -71,7 +71,7 @@ def _copy_run(cfg: DictConfig, folder: Path) -> Path:
 
 
 def _names_to_skip(folder: str, names: list[str]) -> set[str]:
-    """Return the names in a folder to skip when copying: repository files outside the run, and trackers' links."""
+    """Return the names in a folder that are not copied: a repository's own files, and symbolic links of trackers."""
     of_trackers = "trackers" in Path(folder).parts
     return {
         name
@@ -81,7 +81,7 @@ def _names_to_skip(folder: str, names: list[str]) -> set[str]:
 
 
 def _command_of(run: RunDirectory, config: Mapping[str, Any]) -> str:
-    """Return the command that produced a run: from its result, else from its configuration."""
+    """Return the command that produced a run, as its result says or as its configuration implies."""
     recorded = run.read_result().command if run.is_finished else None
     if recorded in _COMMANDS:
         return recorded

@@ -13,9 +13,9 @@ from lmtransfer.config.check import check
 from lmtransfer.data.documents import Notes
 from lmtransfer.data.tables import delimiter_of
 from lmtransfer.errors import ConfigError
-from lmtransfer.inference.answering import EntityAnswers, MaskedTexts, TaskAnswers, open_runs
 from lmtransfer.inference.fill_mask import open_mask_filler
-from lmtransfer.inference.prediction_input import AnswersInOrder, find_input, input_file, input_format, read_example
+from lmtransfer.inference.prediction import EntityPredictor, MaskedTexts, TaskPredictor, open_runs
+from lmtransfer.inference.prediction_input import PredictionsInOrder, find_input, input_file, input_format, read_example
 from lmtransfer.inference.prediction_output import STANDARD_OUTPUT, SubmissionFile, Write, open_output
 from lmtransfer.interop.open_run import is_pretrained, open_saved
 from lmtransfer.runs.saved import SavedRun
@@ -32,7 +32,7 @@ _COLUMNS = ("text_column", "text_pair_column", "id_column")
 
 
 def run(cfg: DictConfig, *, write: Write | None = None) -> None:
-    """Predict; answers go to ``output``, everything else to standard error."""
+    """Predict; predictions go to ``output``, everything else to standard error."""
     check(cfg, primary="predict", nodes={} if cfg.get("task") is None else {"task": {"data_root", "cache_dir"}})
     _check_choices(cfg)
     console, notes, start_time = Console(stderr=True, highlight=False), Notes(), time.monotonic()
@@ -49,14 +49,14 @@ def run(cfg: DictConfig, *, write: Write | None = None) -> None:
     if cfg.submission is not None and task is not None:
         report = _submit(cfg, runs, task, notes)
     else:
-        report = _answer(cfg, runs, task, notes, write)
+        report = _predict(cfg, runs, task, notes, write)
     for kind, count in notes.counts.items():
         console.print(f"{count:,} {kind} (first: {notes.first[kind]})", soft_wrap=True, markup=False)
     if cfg.output != STANDARD_OUTPUT:
         console.print(f"{report}, {time.monotonic() - start_time:.1f} s", soft_wrap=True, markup=False)
 
 
-def _answer(cfg: DictConfig, runs: Sequence[SavedRun], task: Task | None, notes: Notes, instead: Write | None) -> str:
+def _predict(cfg: DictConfig, runs: Sequence[SavedRun], task: Task | None, notes: Notes, instead: Write | None) -> str:
     if task is None:
         reader: Reader = MaskedTexts()
     else:
@@ -71,37 +71,39 @@ def _answer(cfg: DictConfig, runs: Sequence[SavedRun], task: Task | None, notes:
         output = nullcontext(instead)
     with output as write:
         hardware = eager_hardware(cfg)
-        answer: Callable[[Sequence[Any]], list[dict[str, Any]]]
+        predict: Callable[[Sequence[Any]], list[dict[str, Any]]]
         if task is None:
-            answer = open_mask_filler(runs[0], cfg.top_k, hardware).lines
+            predict = open_mask_filler(runs[0], cfg.top_k, hardware).lines
         else:
-            kind = EntityAnswers if cfg.entities else TaskAnswers
-            answer = kind(runs, task, hardware, notes).lines
-        answers = AnswersInOrder(answer, write, group=cfg.group, on_error=cfg.on_error)
+            kind = EntityPredictor if cfg.entities else TaskPredictor
+            predict = kind(runs, task, hardware, notes).lines
+        predictions = PredictionsInOrder(predict, write, group=cfg.group, on_error=cfg.on_error)
         if source is not None:
             columns = {key: str(cfg[key]) for key in _COLUMNS if cfg[key] is not None}
             reading = {"delimiter": delimiter_of(cfg.delimiter, "delimiter"), "encoding_errors": cfg.encoding_errors}
-            answers.answer_all(reader.read(input_file(source, file_format, columns, answers, notes, **reading)))
+            predictions.predict_all(
+                reader.read(input_file(source, file_format, columns, predictions, notes, **reading))
+            )
         elif cfg.text is not None:
-            answers.answer_all([("text", read_example(str(cfg.text), reader))])
+            predictions.predict_all([("text", read_example(str(cfg.text), reader))])
         elif task is not None:
-            answers.answer_all((example.id, example) for example in task.examples(cfg.split))
-    if answers.num_errors:
-        notes.add("inputs got an error instead of an answer in the output", "see output", answers.num_errors)
-    return f"{answers.num_inputs:,} answers in {cfg.output}"
+            predictions.predict_all((example.id, example) for example in task.examples(cfg.split))
+    if predictions.num_errors:
+        notes.add("inputs have an error instead of a prediction in the output", "see output", predictions.num_errors)
+    return f"{predictions.num_inputs:,} predictions in {cfg.output}"
 
 
 def _submit(cfg: DictConfig, runs: Sequence[SavedRun], task: Task, notes: Notes) -> str:
     submission = SubmissionFile(cfg.submission, task, cfg.split, str(cfg.output), overwrite=cfg.overwrite)
     examples = task.examples(cfg.split)
-    answering = TaskAnswers(runs, task, eager_hardware(cfg), notes)
+    predictor = TaskPredictor(runs, task, eager_hardware(cfg), notes)
     answers = [
         answer
         for start in range(0, len(examples), cfg.group)
-        for answer in answering.answer(examples[start : start + cfg.group])
+        for answer in predictor.predict(examples[start : start + cfg.group])
     ]
     written = submission.write(examples, answers)
-    return f"{len(answers):,} answers in {' and '.join(map(str, written))}"
+    return f"{len(answers):,} predictions in {' and '.join(map(str, written))}"
 
 
 def _check_choices(cfg: DictConfig) -> None:

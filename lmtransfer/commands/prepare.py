@@ -81,7 +81,7 @@ def run(cfg: DictConfig) -> None:
 
 @contextmanager
 def preparing_line(console: Console, name: str) -> Iterator[Callable[[PreparationProgress], None]]:
-    """Show a progress line on a terminal; no output if the console is not a terminal."""
+    """Show a progress line if the console is a terminal."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -123,7 +123,7 @@ def statistics_table(name: str, prepared: PreparedCorpus, tokenizer: Tokenizer) 
 
 
 def remarks_on(prepared: PreparedCorpus, tokenizer: Tokenizer) -> Iterator[str]:
-    """Yield warnings about the corpus that the numbers alone do not show."""
+    """Yield warnings about the corpus that its statistics do not make obvious."""
     statistics = prepared.statistics
     for kind, note in statistics.notes.items():
         yield f"unusual: {kind}: {note['count']:,} (first at {note['first']})"

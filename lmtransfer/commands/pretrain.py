@@ -11,7 +11,7 @@ from lmtransfer.config.effective import effective_train
 from lmtransfer.config.phases import phases_of
 from lmtransfer.config.plain import resolve_config
 from lmtransfer.config.settings import TrainSettings
-from lmtransfer.config.sweep import in_sweep, sweep_name
+from lmtransfer.config.sweep_names import in_sweep, sweep_name
 from lmtransfer.data.token_shares import unigram_entropy
 from lmtransfer.errors import LmtransferError
 from lmtransfer.launch.jobs import Job, Place, inherit_overrides, run_jobs
@@ -155,7 +155,7 @@ def _counted_embeddings(
     *,
     budget: float | None,
 ) -> Start | None:
-    """Initialize the first phase's token embeddings from counts, unless the run has a checkpoint or does not count."""
+    """Initialize the first phase's token embeddings from counts, unless the run has a checkpoint or uses no counts."""
     if cfg.embeddings is None:
         return None
     with console.status("counting co-occurrences of tokens"):
@@ -202,7 +202,7 @@ def pretrain_seeds(
             with open_dict(own):
                 own.seed, own.seeds = seed, 1
             if process_group.is_main():
-                print(f"\npretraining seed {seed}, {number} of {cfg.seeds}", flush=True)
+                print(f"\npretraining seed {seed} ({number} of {cfg.seeds})", flush=True)
             pretrain(own, f"{name}/seed-{seed}", train, hardware, resume=True)
     else:
         jobs = [_job_of_seed(cfg, name, seed, directory.path) for seed in seeds]
@@ -222,7 +222,7 @@ def pretrain_seeds(
 
 
 def _job_of_seed(cfg: DictConfig, name: str, seed: int, run: Path) -> Job:
-    """Return the job that pretrains one seed; without ``jobs`` it runs in this process, with the same result."""
+    """Return the job that pretrains one seed in a process of its own, with the same result as in this process."""
     words = inherit_overrides(cfg.output_root, f"{name}/seed-{seed}", f"seed={seed}", "seeds=1")
     log = run / "logs" / f"seed-{seed}.log"
     return Job(f"seed {seed}", "pretrain", words, run / f"seed-{seed}" / "result.json", log)

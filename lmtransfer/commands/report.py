@@ -10,12 +10,12 @@ from omegaconf import DictConfig, OmegaConf
 
 from lmtransfer.config.check import check
 from lmtransfer.errors import ConfigError, RunDirectoryError
-from lmtransfer.inference.inspection.kept_texts import TaskTexts
+from lmtransfer.inference.inspection.example_texts import TaskTexts
+from lmtransfer.reporting.page.report import find_sections
 from lmtransfer.reporting.records import FILES
 from lmtransfer.reporting.runs.collect import collect
 from lmtransfer.reporting.runs.entries import make_entries
 from lmtransfer.reporting.runs.sweeps import find_sweeps
-from lmtransfer.reporting.sections import find_sections
 from lmtransfer.reporting.table import report_console
 from lmtransfer.reporting.write import print_report, write_report
 
@@ -37,8 +37,8 @@ def run(cfg: DictConfig) -> Path:
     for target in [folder / "figures", *([folder] if cfg.to is None else [])]:
         if target.is_symlink():
             raise RunDirectoryError(
-                f"{target} is a link, so the report would be written to another place: delete the link, or set "
-                "to=<folder>"
+                f"{target} is a link, so the report would be written to another place: delete the link, or "
+                "choose another folder with to=<folder>"
             )
     write_report(
         entries,

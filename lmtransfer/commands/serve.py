@@ -1,4 +1,4 @@
-"""Try a run on a local page: fill masks, or answer texts with the evidence of each word."""
+"""Try a run on a local page: fill masks, or see predictions with the evidence of each word."""
 
 from __future__ import annotations
 

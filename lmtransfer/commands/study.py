@@ -16,7 +16,7 @@ from lmtransfer.config.overrides import key_of
 from lmtransfer.errors import ConfigError, LmtransferError, RunDirectoryError
 from lmtransfer.launch.jobs import Place, run_jobs
 from lmtransfer.launch.run_once import module_of
-from lmtransfer.reporting.sections import write_sections
+from lmtransfer.reporting.page.report import write_sections
 from lmtransfer.reporting.table import print_table, report_console
 from lmtransfer.runs.create_and_lock import Busy, hold, release
 from lmtransfer.study.plan import PLACES, StudyPlan, make_plan
@@ -27,7 +27,7 @@ from lmtransfer.system.printable import short_path
 
 
 def run(cfg: DictConfig) -> Path:
-    """Perform every run that is not finished yet, and compare all runs."""
+    """Run everything that is not finished yet, and compare all runs."""
     check(cfg, primary="study")
     if ranks.world_size() > 1:
         raise ConfigError("a study starts its own runs: start it without torchrun")
@@ -88,7 +88,7 @@ def _check_jobs(plan: StudyPlan, config_dir: str | None) -> None:
             [
                 f"figures.{spec.name}.x={spec.x}: no run of the study has this key; "
                 + (f"did you mean '{names[spec.x]}'? " if names[spec.x] else "")
-                + f"use a key of the runs, or one of {', '.join(PLACES)}"
+                + f"use a key of the runs' settings, or one of {', '.join(PLACES)}"
                 for spec in unmatched
             ]
         )
@@ -101,7 +101,7 @@ def _only_one(folder: Path) -> Iterator[None]:
     except Busy as busy:
         by = "another process" if busy.pid is None else f"process {busy.pid}"
         raise RunDirectoryError(
-            f"{short_path(folder)}: {by} is running this study; wait for it, or use another name= "
+            f"{short_path(folder)}: {by} is running this study; wait for it, or choose another name with name=... "
             f"(lmtransfer report {short_path(folder)} watch=true shows its progress)"
         ) from None
     try:

@@ -1,4 +1,4 @@
-"""The check of a whole configuration before any work starts, which reports all problems at once."""
+"""Checks a whole configuration before any work starts, and reports all problems at once."""
 
 from __future__ import annotations
 
@@ -15,23 +15,20 @@ from lmtransfer.config.settings import COMMANDS, Settings
 from lmtransfer.errors import ConfigError
 from lmtransfer.system.validation import Misfit, join, validate
 
-#: Keys whose contents ``config.phases`` checks, except for their components, which are checked here.
-_ELSEWHERE = ("phases",)
-
 
 def check(cfg: DictConfig, *, primary: str, nodes: Mapping[str, Set[str]] | None = None) -> None:
-    """Check a whole configuration, and convert values written in another type (1e3 for 1000).
+    """Check a whole configuration, and convert whole numbers written as floats (1e3) to integers.
 
-    This finds unknown keys at any depth, and suggests the nearest names; missing values and broken interpolations;
-    values of the wrong type or out of range; a ``_target_`` that is not allowed or does not exist; and missing
-    arguments of a class.
+    The check finds unknown keys at any depth and suggests the nearest names. It also finds missing values, broken
+    interpolations, values of the wrong type or out of range, a ``_target_`` that is not allowed or does not exist, and
+    missing arguments of a class.
 
     Args:
-        nodes: names of the arguments that the command supplies to each component that it builds, by full key ("model",
-            "objective.rows").
+        nodes: the names of the arguments that the command supplies to each component that it builds, by the component's
+            full key ("model", "objective.rows").
     """
     values, problems = to_plain(cfg, "")
-    plain = _PlainKeys(primary)
+    plain = PlainKeys(primary)
     plain.visit(values, reference_config(primary), COMMANDS[primary], key="")
     problems |= plain.problems
     of_primary = primary_config(primary)
@@ -49,14 +46,14 @@ def check(cfg: DictConfig, *, primary: str, nodes: Mapping[str, Set[str]] | None
 
 
 def _without_own_keys(component: dict[str, Any], own: Any) -> dict[str, Any]:
-    """Remove the extra keys that the command's own file defines in a component's node."""
+    """Remove the keys that the command's own file adds to a component's node."""
     if not isinstance(own, dict) or is_component(own):
         return component
     return {name: value for name, value in component.items() if name not in own}
 
 
 def _node_problem(values: Any, key: str) -> str | None:
-    """Return the problem with a node that must be a component; null and values with a known problem have none."""
+    """Return the problem with a node that must be a component or null; None for none or one reported elsewhere."""
     choose = f"choose one with {key.replace('.', '/')}=<name>"
     for part in key.split("."):
         if not isinstance(values, dict):
@@ -69,14 +66,14 @@ def _node_problem(values: Any, key: str) -> str | None:
     return f"this node has no _target_, so it is not a component: {choose}"
 
 
-class _PlainKeys:
-    """Checks the keys that are not components: those that the primary config lists.
+class PlainKeys:
+    """Checks keys that are not components.
 
     Attributes:
-        converted: values whose type was changed, by full key.
+        converted: the values whose type was changed, by full key.
     """
 
-    def __init__(self, primary: str) -> None:
+    def __init__(self, primary: str = "") -> None:
         self.primary = primary
         self.problems: dict[str, str] = {}
         self.converted: dict[str, Any] = {}
@@ -85,12 +82,12 @@ class _PlainKeys:
         """Check the node at ``key``.
 
         Args:
-            known: the same node in the config files, which contains all existing keys.
+            known: the same node in the config files, with all keys that exist.
         """
         names = list(known) or list(settings.model_fields)
         for name, value in values.items():
             where, default, model = join(key, name), known.get(name), settings.model_of(name)
-            if where in _ELSEWHERE or is_component(value):
+            if where == "phases" or is_component(value):  # both are checked elsewhere
                 continue
             if name not in names:
                 what = f"keys of {key}" if key else f"keys of {self.primary}"

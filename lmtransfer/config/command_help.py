@@ -1,7 +1,7 @@
 """The text of ``lmtransfer <command> --help``.
 
-The text comes from the YAML files. The first comment in the command's file is the description; from its first line that
-starts with ``lmtransfer`` on, its lines are the examples. Comments next to keys explain the keys.
+The text comes from comments in the YAML files. The first comment in the command's file is the description, followed by
+the examples, which begin at the first line that starts with ``lmtransfer``. Comments next to keys explain the keys.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ OPTIONS
 
 
 def page(command: str, words: Sequence[str], *, primary: str, config_dir: str | None = None) -> str:
-    """Return a command's help page, with the values in force.
+    """Return a command's help page with the values in force.
 
-    Hydra's own help would list the choices of every group for its template, which takes seconds.
+    Hydra's own help takes seconds, because it lists the choices of every group.
 
     Raises:
         HydraException: or another error in ``REFUSALS``.
@@ -58,25 +58,15 @@ def page(command: str, words: Sequence[str], *, primary: str, config_dir: str | 
     folders = paths.search_folders(cfg.hydra.runtime.config_sources)
     path = paths.find(f"{command}.yaml", folders)
     text = path.read_text(encoding="utf-8") if path else ""
+    lines = leading_comment(text)
+    num_about = next((index for index, line in enumerate(lines) if line.startswith("lmtransfer ")), len(lines))
     choices = {str(group): choice for group, choice in cfg.hydra.runtime.choices.items()}
     return _PAGE.format(
-        about="\n".join(_about(text)),
-        examples="\n  ".join(_examples(text)),
+        about=textwrap.fill(" ".join(lines[:num_about]), _WIDTH),
+        examples="\n  ".join(lines[num_about:]),
         groups="\n".join(_groups(choices, folders)),
         settings="\n  ".join(_settings(cfg, _explanations(command, text, choices, folders))),
     )
-
-
-def _about(text: str) -> list[str]:
-    lines = leading_comment(text)
-    start = next((index for index, line in enumerate(lines) if line.startswith("lmtransfer ")), len(lines))
-    return textwrap.wrap(" ".join(lines[:start]), _WIDTH)
-
-
-def _examples(text: str) -> list[str]:
-    lines = leading_comment(text)
-    start = next((index for index, line in enumerate(lines) if line.startswith("lmtransfer ")), len(lines))
-    return lines[start:]
 
 
 def _groups(choices: dict[str, Any], folders: list[Path]) -> list[str]:
@@ -89,7 +79,7 @@ def _groups(choices: dict[str, Any], folders: list[Path]) -> list[str]:
 
 
 def _settings(cfg: DictConfig, explained: dict[str, str]) -> list[str]:
-    """Render the configuration as YAML with an explanation of each key: plain settings, then the chosen groups."""
+    """Render the configuration as YAML with a comment on each key: first plain settings, then the chosen groups."""
     groups = {str(group).partition("/")[0] for group in cfg.hydra.runtime.choices}
     ordered = sorted((str(key) for key in cfg if key != "hydra"), key=lambda key: key in groups)
     text = "".join(OmegaConf.to_yaml(OmegaConf.masked_copy(cfg, [key]), resolve=False) for key in ordered)
@@ -139,12 +129,12 @@ def leading_comment(text: str) -> list[str]:
 
 
 def summary(text: str) -> str:
-    """Return the first line of the leading comment: description, source, cost."""
+    """Return the first line of a file's leading comment, which states description, source and cost."""
     return next(iter(leading_comment(text)), "")
 
 
 def _keys(text: str) -> Iterator[tuple[str, str]]:
-    """Yield each line of block-style YAML with its full key ("" if there is none)."""
+    """Yield the full key and the text of each line of block-style YAML; the key is "" if the line has none."""
     parents: list[tuple[int, str]] = []
     for line in text.splitlines():
         match = _LINE.match(line)
@@ -159,7 +149,7 @@ def _keys(text: str) -> Iterator[tuple[str, str]]:
 
 
 def key_comments(text: str) -> dict[str, str]:
-    """Return the comment on each key: at the end of its line, else in the lines directly above it."""
+    """Return the comment on each key, from the end of the key's line, else from the lines directly above it."""
     comments: dict[str, str] = {}
     above: list[str] = []
     first = True

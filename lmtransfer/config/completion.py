@@ -1,7 +1,7 @@
-"""Tab completion for bash, zsh and fish: commands first, then overrides through Hydra's completion.
+"""Tab completion for bash, zsh and fish: we complete commands, and Hydra completes overrides.
 
-The shell calls ``lmtransfer --complete`` with the current line in ``COMP_LINE``. Hydra's completion reads the word
-after the program name as an override, so the command is removed from the line before Hydra sees it.
+The shell calls ``lmtransfer --complete`` with the current line in ``COMP_LINE``. Hydra would read the command's name as
+an override, so the name is removed from the line before Hydra sees it.
 """
 
 from __future__ import annotations
@@ -45,18 +45,16 @@ complete -c lmtransfer -f -a '(COMP_LINE=(commandline -cp) lmtransfer --complete
 
 _SCRIPTS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
 
-_PATHS = ("init", "run", "runs", "source", "add", "input", "output", "data_root", "output_root", "path")
-
 
 def script(shell: str) -> str:
-    """Return the script that enables completion of ``lmtransfer`` commands when a shell evaluates it."""
+    """Return the script that enables tab completion in a shell that evaluates it."""
     if shell not in _SCRIPTS:
         raise ConfigError(f"--shell-completion {shell}: this shell is not supported; use one of {list_names(_SCRIPTS)}")
     return _SCRIPTS[shell]
 
 
 def complete(line: str, point: str | None = None) -> list[str]:
-    """List the words that can complete the end of ``line``."""
+    """List the possible completions of the last word of ``line``."""
     if point and point.isdigit():
         line = line[: int(point)]
     words = line.split()
@@ -73,7 +71,7 @@ def complete(line: str, point: str | None = None) -> list[str]:
 
         return [option for option in OPTIONS if option.startswith(last)]
     key, equals, value = last.partition("=")
-    if equals and key.rpartition(".")[2] in _PATHS:
+    if equals and key.rpartition(".")[2] in paths.PATH_SETTINGS:
         return [f"{key}={path}" for path in _files(value)]
     return _from_hydra(command, words[2:])
 
@@ -90,7 +88,7 @@ def _files(start: str) -> list[str]:
 
 
 def _from_hydra(command: str, words: list[str]) -> list[str]:
-    """List Hydra's completions of the words after the command; Hydra's own keys only on request."""
+    """List Hydra's completions of the last word; Hydra's own keys are listed only if the word starts with ``hydra``."""
     import hydra
 
     saved_argv, saved_line = sys.argv, os.environ.get("COMP_LINE")

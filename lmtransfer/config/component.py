@@ -1,13 +1,13 @@
-"""Components: config nodes that name a class with ``_target_`` and provide its arguments.
+"""Components: config nodes that name a class with ``_target_`` and give the arguments of its constructor.
 
-A config may come from anyone (in a run directory sent by mail, or in a checkpoint), and a class name decides which code
-runs. Configs may therefore name only *components*: subclasses of the bases in ``BASES``, defined in an allowed package.
-The name must start with an allowed package, nothing else is imported, and the class is checked before it is
-constructed. This excludes foreign objects that an allowed module happens to import, and every other class in the
-package. The constructor of a component touches no file, process or network.
+A config may come from anyone, for example in a run directory sent by mail, and a class name decides which code runs.
+Configs may therefore name only *components*: subclasses of the bases in ``BASES``, defined in an allowed package. The
+name must start with an allowed package, no other module is imported, and the class is checked before it is constructed.
+So a config can name neither an object that an allowed module merely imports nor any other class in the package. The
+constructor of a component touches no file, process or network.
 
-All problems with a component and its nested components are found from signatures, before anything is built. The class
-of a nested component must be one that the annotation of its argument asks for.
+All problems with a component and its nested components are found from signatures, before anything is built. A nested
+component must be an instance of the type that annotates its argument.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ VARIABLE = "LMTRANSFER_ALLOW"
 
 _CORPUS = "lmtransfer.data.documents.Corpus"
 _TASK = "lmtransfer.tasks.base.Task"
-#: The bases of components, by the config key that holds a component or a mapping of several. An argument of a component
-#: accepts another component only if its annotation names one of these bases or a subclass of one.
+#: The base classes of components, by the config key that holds a component or a mapping of several. An argument accepts
+#: a component only if its annotation names one of these base classes or a subclass.
 BASES: Mapping[str, tuple[str, ...]] = {
     "model": ("lmtransfer.models.base.Encoder",),
     "objective.losses": ("lmtransfer.objectives.base.Objective",),
@@ -63,15 +63,15 @@ BASES: Mapping[str, tuple[str, ...]] = {
 
 
 def allowed_packages() -> tuple[str, ...]:
-    """Return the packages with classes that configs may name: the built-in ones and those in ``LMTRANSFER_ALLOW``."""
+    """Return the packages whose classes configs may name: the built-in ones and those in ``LMTRANSFER_ALLOW``."""
     own = (name.strip().rstrip(".") for name in os.environ.get(VARIABLE, "").split(","))
     return (*ALLOWED, *(name for name in own if name))
 
 
 def bases_at(key: str) -> tuple[str, ...]:
-    """Return the bases of the component at a full key, such as ``objective.losses.mlm``; all bases at any other key.
+    """Return the base classes allowed at a full key, such as ``objective.losses.mlm``; all if none are listed for it.
 
-    The components of a phase (``phases.<name>.optimizer``) have the same bases as the run's.
+    A component of a phase (``phases.<name>.optimizer``) has the same base classes as that of the run (``optimizer``).
     """
     parts = key.split(".")
     parts = parts[2:] if parts[0] == "phases" else parts
@@ -80,12 +80,12 @@ def bases_at(key: str) -> tuple[str, ...]:
 
 
 def all_bases() -> tuple[str, ...]:
-    """Return the bases of all components."""
+    """Return the base classes of all components."""
     return tuple(dict.fromkeys(base for bases in BASES.values() for base in bases))
 
 
 def is_subclass(cls: type, bases: Sequence[str]) -> bool:
-    """Whether a class has one of these declared bases; an unrelated class of the same shape does not count."""
+    """Whether a class inherits from one of ``bases``, which are given as ``package.module.Class``."""
     return any(f"{base.__module__}.{base.__qualname__}" in bases for base in cls.__mro__)
 
 
@@ -93,7 +93,7 @@ def resolve(target: object, *, key: str = "", bases: Sequence[str] | None = None
     """Return the class that ``target`` names, without constructing it.
 
     Args:
-        bases: the bases of which the class must be a subclass, as ``package.module.Class``; None for any component.
+        bases: the allowed base classes, as ``package.module.Class``; None to allow any component.
     """
     where = f"{key}._target_" if key else "_target_"
     allowed = allowed_packages()
@@ -176,11 +176,11 @@ def _modules_hint(parent: str, last: str) -> str:
 
 
 def build(node: Any, **runtime: Any) -> Any:
-    """Build the component that ``node`` describes; nested components are built first, without runtime arguments.
+    """Build the component that ``node`` describes, after its nested components, which get no runtime arguments.
 
     Args:
-        runtime: arguments that only the command knows (a vocabulary size, a tokenizer). Arguments that the class does
-            not accept are dropped. An argument with the same name as a nested component replaces it.
+        runtime: arguments that only the command knows, such as a vocabulary size or a tokenizer. Those that the class
+            does not accept are dropped. One with the name of a nested component replaces this component.
     """
     key = full_key(node)
     values, problems = to_plain(node, key)
@@ -204,7 +204,7 @@ def _construct(values: dict[str, Any], key: str, runtime: dict[str, Any]) -> Any
 
 
 def _replace_components(value: Any, key: str, replace: Callable[[dict[str, Any], str], Any]) -> Any:
-    """Replace the outermost components in plain data; ``replace`` also gets their full keys."""
+    """Replace the outermost components in plain data with the results of ``replace(component, full_key)``."""
     if is_component(value):
         return replace(value, key)
     if isinstance(value, dict):
@@ -220,7 +220,7 @@ def is_component(value: Any) -> TypeGuard[dict[str, Any]]:
 
 
 def outermost_components(value: Any, key: str) -> list[tuple[str, dict[str, Any]]]:
-    """Find the component nodes in ``value`` that are not inside another component, with their full keys."""
+    """Return the components in ``value`` that are not inside another component, each with its full key."""
     if is_component(value):
         return [(key, value)]
     if isinstance(value, dict):
@@ -241,7 +241,7 @@ def component_problems(
     """Find the problems with a component and its nested components, by full key, without constructing anything.
 
     Args:
-        nodes: names of the arguments that the command supplies, by the full key of the receiving node.
+        nodes: the names of the arguments that the command supplies to each component, by the component's full key.
         complete: whether a missing argument is a problem.
     """
     if values["_target_"] is BROKEN:
@@ -262,7 +262,7 @@ def component_problems(
         if join(key, name) in problems:
             continue  # no component belongs here
         for where, component in nested[name]:
-            # The command builds this component itself and knows arguments beyond those in the config.
+            # The command builds this component itself and may add arguments to those in the config.
             passed = name in runtime and where not in nodes
             expected = bases_at(where) if name in runtime else all_bases()  # otherwise the annotation decides
             problems |= component_problems(
@@ -276,7 +276,7 @@ def component_problems(
 
 
 class _Unbuilt:
-    """Takes the place of a component during a check; ``isinstance`` sees the component's class."""
+    """Stands for a component during a check; for ``isinstance``, it is an instance of the component's class."""
 
     def __init__(self, component: type) -> None:
         self.component = component
@@ -290,7 +290,7 @@ class _Unbuilt:
 
 
 def _stand_in(node: dict[str, Any], key: str) -> Any:
-    """Replace a component with a stand-in, or with ``BROKEN`` if the class itself has a problem."""
+    """Return a stand-in for a component, or ``BROKEN`` if its class has a problem."""
     try:
         return _Unbuilt(resolve(node["_target_"]))
     except ConfigError:
@@ -298,21 +298,21 @@ def _stand_in(node: dict[str, Any], key: str) -> Any:
 
 
 def _argument_problem(value: Any, annotation: Any, key: str) -> dict[str, str]:
-    """Return the problem with an argument, by full key; empty if its value fits.
+    """Return the problem with an argument, by full key; empty if there is none.
 
     Args:
-        annotation: its type; only an annotation that names a base of components accepts components.
+        annotation: the argument's type; components are accepted only if it names a base class of components.
     """
     if is_broken(value):
         return {}
     unbuilt = next(_stand_ins(value), None)
     if unbuilt is not None and not _takes_components(annotation):
-        return {key: f"{unbuilt!r} does not fit here, where the value must be {describe(annotation)}"}
+        return {key: f"{unbuilt!r} is not allowed here; the value must be {describe(annotation)}"}
     try:
         validate(value, annotation)
     except Misfit as misfit:
         if type(misfit.value) is _Unbuilt:
-            return {key: f"{misfit.value!r} does not fit here, where the value must be {misfit.expected}"}
+            return {key: f"{misfit.value!r} is not allowed here; the value must be {misfit.expected}"}
         return {join(key, *misfit.where): str(misfit)}
     return {}
 
@@ -343,7 +343,7 @@ class Argument:
 def arguments_of(cls: type) -> Mapping[str, Argument]:
     """Return the arguments that ``cls(...)`` accepts by name, in order.
 
-    A class with a ``**settings`` constructor describes its arguments in its model ``Settings``.
+    If the constructor takes ``**settings``, the arguments are the fields of the class's pydantic model ``Settings``.
     """
     parameters = list(inspect.signature(cls).parameters.values())
     model = getattr(cls, "Settings", None)
@@ -362,11 +362,11 @@ def arguments_of(cls: type) -> Mapping[str, Argument]:
 def problems_of(
     cls: type, values: Mapping[str, Any], *, key: str, runtime: Set[str], replaceable: Set[str], complete: bool
 ) -> dict[str, str]:
-    """Find the problems with the arguments that a config gives to ``cls``, by full key.
+    """Find the problems with the arguments that a config passes to ``cls``, by full key.
 
     Args:
         values: plain data without ``_target_``, with stand-ins for components.
-        replaceable: the keys of ``values`` that the command may replace (components that it builds itself).
+        replaceable: the arguments that the command may replace, because it builds these components itself.
     """
     arguments = arguments_of(cls)
     problems: dict[str, str] = {}
@@ -394,7 +394,7 @@ def _evaluate(annotation: Any, namespace: dict[str, Any]) -> Any:
     if not isinstance(annotation, str):
         return annotation
     try:
-        # The text is an annotation in the source of an allowed class, never from a config.
+        # The text comes from the source of an allowed class, never from a config.
         holder = type("Hint", (), {"__annotations__": {"value": annotation}})
         hints = typing.get_type_hints(holder, namespace, include_extras=True)
     except (NameError, TypeError, AttributeError, SyntaxError):

@@ -1,4 +1,4 @@
-"""The composition of a command's configuration, and explanations for command lines that Hydra rejects."""
+"""Composes a command's configuration, and explains why Hydra rejects a command line."""
 
 from __future__ import annotations
 
@@ -24,18 +24,25 @@ from lmtransfer.config.config_files import drop_null_groups
 from lmtransfer.config.effective import complete_values
 from lmtransfer.config.nearest import hint, list_names, nearest_name, translate_key
 from lmtransfer.config.settings import COMMANDS
-from lmtransfer.config.sweep import explain_missing_launcher, explain_unknown_setting
 from lmtransfer.errors import ConfigError
 from lmtransfer.system.validation import inner_type, is_text
 
 #: Hydra's errors when it cannot compose.
 REFUSALS = (HydraException, OmegaConfBaseException, ValueError, YAMLError, RecursionError)
+#: The package of each launcher. Hydra itself has only "basic".
+_LAUNCHER_PACKAGES = {
+    "joblib": "hydra-joblib-launcher",
+    "ray": "hydra-ray-launcher",
+    "ray_aws": "hydra-ray-launcher",
+    "submitit_local": "hydra-submitit-launcher",
+    "submitit_slurm": "hydra-submitit-launcher",
+}
 
 
 def compose_files(primary: str | None, words: Sequence[str], *, config_dir: str | None = None) -> DictConfig:
-    """Compose an optional primary config with ``key=value`` overrides; Hydra's own settings are in ``hydra``.
+    """Compose a primary config, if any, with ``key=value`` overrides; Hydra's own settings are under ``hydra``.
 
-    Hydra composes for one command at a time; the state of the calling command or program is restored afterwards.
+    Hydra can compose for only one command at a time; its state is restored afterwards for the caller.
 
     Raises:
         HydraException: or another error in ``REFUSALS``.
@@ -55,7 +62,7 @@ def compose_files(primary: str | None, words: Sequence[str], *, config_dir: str 
 
 @contextmanager
 def running_config(command: str, words: Sequence[str], *, config_dir: str | None = None) -> Iterator[DictConfig]:
-    """Provide the configuration of ``lmtransfer <command> <words>``, the running command inside the block.
+    """Provide the configuration of ``lmtransfer <command> <words>``, which is the running command inside the block.
 
     Args:
         words: ``key=value`` overrides, quoted for Hydra.
@@ -79,7 +86,7 @@ def running_config(command: str, words: Sequence[str], *, config_dir: str | None
 
 
 def quote_texts(words: Sequence[str], *, command: str, config_dir: str | None) -> list[str]:
-    """Quote the text settings in a command line's overrides, so that ``name=1e3`` is not read as 1000.0."""
+    """Quote the values of text settings in overrides, so that Hydra does not read ``name=1e3`` as 1000.0."""
     words = _quote_choices(words, config_dir)
     if not any(overrides.has_number(word) for word in words):
         return words
@@ -111,7 +118,7 @@ def _quote_text_values(words: Sequence[str], cfg: DictConfig, command: str) -> l
 
 
 def _annotation(key: str, cfg: DictConfig, command: str) -> Any:
-    """Return the type of a setting, from its component or from the command's settings."""
+    """Return the type of a setting, according to its component or to the command's settings."""
     annotation: Any = COMMANDS.get(command, Any)
     node: Any = cfg
     for name in key.split("."):
@@ -126,10 +133,10 @@ def _annotation(key: str, cfg: DictConfig, command: str) -> Any:
 
 @contextmanager
 def command_config(command: str, words: Sequence[str], *, config_dir: str | None = None) -> Iterator[DictConfig]:
-    """Provide another command's configuration inside the block, the same as if that command had been run.
+    """Provide another command's configuration inside the block, as if that command had been run.
 
     Args:
-        words: ``key=value`` overrides as typed.
+        words: ``key=value`` overrides as the user types them.
     """
     folders = _folders(config_dir)
     plain_words = drop_null_groups(overrides.read(words).overrides, primary=command, folders=folders)
@@ -141,7 +148,7 @@ def command_config(command: str, words: Sequence[str], *, config_dir: str | None
 def diagnose(
     error: Exception, *, command: str, words: Sequence[str], config_dir: str | None, is_sweep: bool
 ) -> ConfigError:
-    """Find the error to show in place of Hydra's."""
+    """Return the error to show in place of Hydra's error."""
     folders = _folders(config_dir)
     problems: list[str] = []
     groups: list[Override] = []
@@ -190,7 +197,7 @@ def _wrong_choices(override: Override, folders: list[Path]) -> list[str]:
 
 
 def _unknown_key(override: Override, reference: DictConfig, command: str) -> list[str]:
-    """Describe the problem with a key if the composed configuration lacks it; an empty list if the key exists."""
+    """Return the problem with a key that the composed configuration does not have; empty if the key exists."""
     key = override.key_or_group
     if _has(reference, key):
         return []
@@ -215,7 +222,7 @@ def _unknown_key(override: Override, reference: DictConfig, command: str) -> lis
         siblings += [name for name in arguments if name not in siblings]
     group = key.partition(".")[0]
     if group != key and group in _groups(reference) and OmegaConf.select(reference, group) is None:
-        return [f"{text}: no {group} is chosen; choose one first, with {group}=<name> (lmtransfer {command} --help)"]
+        return [f"{text}: nothing is chosen for {group}; first choose {group}=<name> (lmtransfer {command} --help)"]
     siblings = sorted(name for name in siblings if not name.startswith("_") and name != "hydra")
     everywhere = [*all_keys(reference), *(f"{parent}.{name}" for name in siblings if parent), *_groups(reference)]
     suggested = translate_key(key, everywhere)
@@ -250,7 +257,7 @@ def _has(reference: DictConfig, key: str) -> bool:
 
 
 def all_keys(node: Any, prefix: str = "") -> list[str]:
-    """List the full keys of everything in a node."""
+    """List the full keys of all nodes and values below a node."""
     if not isinstance(node, DictConfig) or node._is_none():
         return []
     keys = []
@@ -265,7 +272,7 @@ def _groups(reference: DictConfig) -> list[str]:
 
 
 def _explain(error: Exception, folders: list[Path]) -> list[str]:
-    """Explain Hydra's message, or shorten it if there is no better explanation."""
+    """Explain one of Hydra's messages, or only shorten the message if there is no better explanation."""
     message = str(error).strip() or str(error.__cause__ or type(error).__name__)
     missing = re.match(r"You must specify '([^']+)'", message)
     if missing:
@@ -273,10 +280,12 @@ def _explain(error: Exception, folders: list[Path]) -> list[str]:
         return [f"{missing[1]}: choose one with {missing[1]}=<name>; the choices are: {exists}"]
     launcher = re.search(r"Could not find 'hydra/launcher/([^']+)'", message)
     if launcher:
-        return [explain_missing_launcher(launcher[1])]
+        return [_missing_launcher(launcher[1])]
     setting = re.search(r"Could not override '(hydra\.launcher\.[^']+)'", message)
     if setting:
-        return [explain_unknown_setting(setting[1])]
+        return [
+            f"{setting[1]}: the launcher has no such key; choose a launcher that has it, such as hydra/launcher=joblib"
+        ]
     lost = re.match(r"In '([^']+)': Could not find '([^']+)/([^'/]+)'", message)
     if lost and (options := paths.group_options(lost[2], folders)):
         file, group, name = lost.groups()
@@ -286,3 +295,11 @@ def _explain(error: Exception, folders: list[Path]) -> list[str]:
     if error.__cause__ is not None and str(error.__cause__) not in message:
         message += f"\n{error.__cause__}"
     return ["\n".join(line.rstrip() for line in message.splitlines() if line.strip())]
+
+
+def _missing_launcher(launcher: str) -> str:
+    package = _LAUNCHER_PACKAGES.get(launcher)
+    if package is None:
+        known = hint(launcher, ["basic", *_LAUNCHER_PACKAGES], what="launchers")
+        return f"hydra/launcher={launcher}: there is no such launcher; {known}"
+    return f"hydra/launcher={launcher}: the package {package} is not installed: pip install {package}"

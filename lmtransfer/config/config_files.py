@@ -1,4 +1,4 @@
-"""The keys and values of configuration files, read before composition."""
+"""Reads and checks configuration files before Hydra composes them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PLAIN = "a config is plain YAML, key: value, in UTF-8"
 _LONGEST = 200
 #: A config has a few kilobytes, and Hydra needs about ten seconds to read a megabyte.
 _MAX_BYTES = 1 << 20
-#: Maximum number of values that a config's aliases may repeat.
+#: Maximum number of values that the aliases in a config may repeat.
 _MAX_REPEATED = 10_000
 
 
@@ -78,16 +78,13 @@ def _broken(path: Path, reason: str, line: int | None = None) -> str:
 
 
 def primary_config(name: str) -> dict[str, Any]:
-    """Read a command's config file as plain data; the groups of its defaults list become keys with value None."""
+    """Read a command's config file as plain data; the groups in its defaults list become keys with the value None."""
     groups, _, content = _read(paths.conf_dir() / f"{name}.yaml")
     return {_package(group).partition(".")[0]: None for group in groups} | content
 
 
 def drop_null_groups(overrides: Sequence[str], *, primary: str, folders: Sequence[Path]) -> list[str]:
-    """Replace ``group=null`` with Hydra's form ``~group``; drop it if the group is already null.
-
-    An experiment may still choose a group that is null in the command's file.
-    """
+    """Replace ``group=null`` with ``~group``, as Hydra requires; drop overrides of groups that nothing chooses."""
     path = paths.find(f"{primary}.yaml", folders)
     loaded = OmegaConf.to_container(load(path)) if path else {}
     entries = (loaded.get("defaults") or []) if isinstance(loaded, dict) else []
@@ -120,7 +117,7 @@ def _groups_chosen_by(recipe: str, folders: Sequence[Path]) -> set[str]:
 
 
 def own_folder() -> str | None:
-    """Return the user's config folder (``--config-dir``) of the running command, if any."""
+    """Return the running command's ``--config-dir``; None if there is none."""
     return next((str(folder) for folder in config_folders() if folder.resolve() != paths.conf_dir()), None)
 
 
@@ -132,7 +129,7 @@ def config_folders() -> list[Path]:
 
 
 def reference_config(name: str) -> dict[str, Any]:
-    """Read a config like ``primary_config``, with the keys of the groups chosen by the running command."""
+    """Read a command's config file like ``primary_config``, and add the keys of the groups that the user chose."""
     known = primary_config(name)
     if not HydraConfig.initialized():
         return known
@@ -146,10 +143,10 @@ def reference_config(name: str) -> dict[str, Any]:
 
 
 def group_config(group: str, choice: str, folders: Sequence[Path]) -> dict[str, Any] | None:
-    """Read the file of ``group=choice`` as plain data, merged with the files of the group that it builds on.
+    """Read the file of ``group=choice`` as plain data, merged with the files of the same group in its defaults list.
 
     Returns:
-        The data; None if there is no such file, or if its keys do not belong to the group (an experiment).
+        The data; None if there is no such file, or if its keys are not those of the group (as in an experiment).
     """
     path = paths.find(f"{group}/{choice}.yaml", folders)
     if path is None or "# @package _global_" in read_text(path):
@@ -162,11 +159,11 @@ def group_config(group: str, choice: str, folders: Sequence[Path]) -> dict[str, 
 
 
 def sibling(choice: str, entry: str) -> str:
-    """Return the file that an entry in a defaults list names, relative to the group of the file with the list.
+    """Return the file that an entry in a defaults list names, relative to the group's folder.
 
     Args:
-        choice: the file with the list, relative to its group, such as ``sst2`` or ``base/nli``.
-        entry: a name relative to that file's folder, such as ``classification@_here_``.
+        choice: the file that contains the list, relative to the group's folder, such as ``sst2`` or ``base/nli``.
+        entry: a name relative to the folder of ``choice``, such as ``classification@_here_``.
     """
     folder, _, _ = choice.rpartition("/")
     name = entry.partition("@")[0]
@@ -174,7 +171,7 @@ def sibling(choice: str, entry: str) -> str:
 
 
 def _read(path: Path) -> tuple[list[str], list[str], dict[str, Any]]:
-    """Read a file: the groups and files in its defaults list, and the other content."""
+    """Read a file; return the groups and the files in its defaults list, and its other content."""
     content = deepcopy(_parse(path, path.read_bytes()))
     entries = content.pop("defaults", None) or []
     groups = [str(group) for entry in entries if isinstance(entry, Mapping) for group in entry]
@@ -184,19 +181,19 @@ def _read(path: Path) -> tuple[list[str], list[str], dict[str, Any]]:
 
 @cache
 def _parse(path: Path, content: bytes) -> dict[str, Any]:
-    """Parse a file, cached by content because a command needs files many times and YAML is slow."""
+    """Parse a file; results are cached by content, because a command reads a file many times and YAML is slow."""
     loaded = OmegaConf.to_container(load(path))
     return {str(key): value for key, value in loaded.items()} if isinstance(loaded, dict) else {}
 
 
 def _package(group: str) -> str:
-    """Return the key that a group's config fills: ``model``, ``objective.rows``; ``teacher`` for ``model@teacher``."""
+    """Return the key at which a group's config is put: ``objective.rows``, or ``teacher`` for ``model@teacher``."""
     name, _, package = group.removeprefix("override ").removeprefix("optional ").partition("@")
     return (package or name).strip("/").replace("/", ".")
 
 
 def _put(known: dict[str, Any], path: list[str], content: dict[str, Any] | None) -> None:
-    """Put a group's content at its key, unless the including file sets it."""
+    """Put a group's content at its key, unless the key already has a value."""
     for part in path[:-1]:
         inner = known.get(part)
         if not isinstance(inner, dict):
@@ -207,7 +204,7 @@ def _put(known: dict[str, Any], path: list[str], content: dict[str, Any] | None)
 
 
 def check_yaml_files(folder: Path, overrides: Sequence[str], primary: str) -> None:
-    """Reject broken or empty files that a command reads from the user's folder."""
+    """Reject the broken, empty or unsafe files that a command would read from the user's folder."""
     words = [(word.partition("=")[0].lstrip("+"), word.partition("=")[2]) for word in overrides]
     choices = [(group, choice.strip("'\"[] ")) for group, value in words for choice in value.split(",")]
     pending: list[tuple[str, str, tuple[Path, ...]]] = [
@@ -219,7 +216,7 @@ def check_yaml_files(folder: Path, overrides: Sequence[str], primary: str) -> No
         path = _in_folder(folder, group.partition("@")[0], choice)
         if path in above:
             problems.append(
-                f"{path}: its defaults list leads back to itself; remove the entry from one file of the cycle"
+                f"{path}: its defaults list leads back to this file; remove the entry from one file of the cycle"
             )
         if path is None or path in seen:
             continue

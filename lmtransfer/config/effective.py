@@ -1,4 +1,4 @@
-"""The completion of a composed configuration: its paths, its effective budget, and whether to search learning rates."""
+"""Completes a composed configuration: resolves paths, and settles the budget and the learning-rate search."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from lmtransfer.config.config_files import primary_config
 from lmtransfer.config.overrides import override_keys
+from lmtransfer.config.paths import PATH_SETTINGS
 from lmtransfer.config.plain import to_plain
 from lmtransfer.config.settings import TrainSettings
 from lmtransfer.errors import ConfigError
@@ -19,21 +20,16 @@ from lmtransfer.system.validation import join
 
 
 def complete_values(cfg: DictConfig, command: str) -> None:
-    """Settle what the settings leave open: paths, the budget in effect, and whether to search learning rates."""
+    """Resolve the paths, keep one budget, and decide whether to search learning rates."""
     resolve_paths(cfg)
     complete_budget(cfg, primary=command)
     complete_learning_rates(cfg)
 
 
-#: Names of settings, at any depth, that hold a path or a list of paths.
-_PATHS = frozenset(
-    {"init", "run", "runs", "source", "add", "input", "output", "to", "results", "data_root", "output_root"}
-    | {"cache_dir", "tokenizer_from", "path"}
-)
 #: Further settings with paths, in a task.
 _TASK_PATHS = frozenset({"task.train", "task.dev", "task.test"})
 _BY_NAME = frozenset({"task.files", "corpus.parts"})
-#: The prefix of the folder of a published model.
+#: The prefix of a published model's folder or name.
 _PREFIX = "hf:"
 
 
@@ -54,15 +50,15 @@ def resolve_paths(cfg: DictConfig) -> None:
 
 
 def _path_texts(node: DictConfig | ListConfig, key: str, *, holds: bool = False) -> Iterator[tuple[Any, Any, str]]:
-    """Yield the texts that are paths: their node, their name or index in it, and their full key."""
+    """Yield each path in a node: its parent node, its name or index in the parent, and its full key."""
     names = list(node) if isinstance(node, DictConfig) else list(range(len(node)))
     for name in names:
         where = join(key, name)
         try:
             value = node[name]
-        except OmegaConfBaseException:  # missing or a broken interpolation: reported elsewhere
+        except OmegaConfBaseException:  # a missing value or a broken interpolation, which are reported elsewhere
             continue
-        is_path = holds or name in _PATHS or where in _TASK_PATHS
+        is_path = holds or name in PATH_SETTINGS or where in _TASK_PATHS
         if isinstance(value, str) and is_path:
             yield node, name, where
         elif isinstance(value, ListConfig) and not value._is_none():
@@ -102,7 +98,7 @@ KINDS = ("steps", "tokens", "words", "epochs", "seconds")
 
 
 def complete_budget(cfg: DictConfig, *, primary: str) -> None:
-    """Keep the budget that is in effect and set the others to null, so that the saved config is unambiguous."""
+    """Set all budgets except the effective one to null, so that the saved config is unambiguous."""
     train = cfg.get("train")
     if not isinstance(train, DictConfig):
         return
@@ -116,7 +112,7 @@ def complete_budget(cfg: DictConfig, *, primary: str) -> None:
 
 
 def _another_budget(train: DictConfig, *, primary: str) -> bool:
-    """Whether the budget differs from that of the command's own file while ``min_steps`` still comes from there."""
+    """Whether ``min_steps`` comes from the command's own file but the budget does not."""
     own = primary_config(primary).get("train") or {}
     if own.get("min_steps") is None or train.get("min_steps") != own["min_steps"]:
         return False
@@ -125,7 +121,7 @@ def _another_budget(train: DictConfig, *, primary: str) -> bool:
 
 
 def effective_train(cfg: DictConfig, *, primary: str) -> TrainSettings:
-    """Return the settings of ``cfg.train`` with only the effective budget."""
+    """Return the settings in ``cfg.train``, with a single budget."""
     complete_budget(cfg, primary=primary)
     settings = TrainSettings.from_config(cfg.train)
     if all(getattr(settings, kind) is None for kind in KINDS):
@@ -140,7 +136,10 @@ def effective_train(cfg: DictConfig, *, primary: str) -> TrainSettings:
 
 
 def effective_kind(train: Any, *, primary: str) -> str | None:
-    """Return the kind of the effective budget; None if none is set."""
+    """Return the kind of the effective budget; None if no budget is set.
+
+    A budget on the command line takes precedence over one in a recipe, which takes precedence over the command's own.
+    """
     named = override_keys()
     own = primary_config(primary).get("train") or {}
     values, _ = to_plain(train, "train")
@@ -157,7 +156,7 @@ def effective_kind(train: Any, *, primary: str) -> str | None:
 
 
 def complete_learning_rates(cfg: DictConfig) -> None:
-    """Set ``learning_rates`` to null if a single rate is used, so that the saved config is unambiguous."""
+    """Set ``learning_rates`` to null if only ``optimizer.learning_rate`` is used."""
     if cfg.get("learning_rates") is None:
         return
     named = override_keys()
@@ -168,7 +167,7 @@ def complete_learning_rates(cfg: DictConfig) -> None:
 
 
 def _holds_out(cfg: DictConfig) -> bool:
-    """Whether some examples are not scored and can decide a choice; cross-validation scores all examples."""
+    """Whether a learning rate can be chosen on examples that are not scored; cross-validation scores all examples."""
     task = cfg.get("task")
     if not isinstance(task, DictConfig):
         return True

@@ -76,7 +76,7 @@ COMMANDS
 
 
 def commands() -> dict[str, str]:
-    """Return the commands with the first lines of their docstrings, in the order of a typical session."""
+    """Return the first line of each command's docstring, by command, in the order of a typical session."""
     folder = Path(__file__).resolve().parents[1] / "commands"
     paths = {path.stem: path for path in folder.glob("*.py") if not path.stem.startswith("_")}
     names = [name for name in _ORDER if name in paths] + sorted(set(paths) - set(_ORDER))
@@ -92,20 +92,20 @@ def main_page() -> str:
 
 
 def subjects() -> dict[str, str]:
-    """Return the subjects of the guides with their descriptions, in the order in which a newcomer needs them."""
+    """Return the description of each guide, by subject, in reading order."""
     contents = (GUIDES / "README.md").read_text(encoding="utf-8")
     return {entry["subject"]: entry["about"] for entry in _ENTRY.finditer(contents)}
 
 
 def list_guides() -> str:
-    """Return the output of ``lmtransfer help``: the guides, one line each."""
+    """Return the output of ``lmtransfer help``: the guides, one per line, and the commands."""
     guides = "\n".join(f"  {subject:<14} {about}" for subject, about in subjects().items())
     names = textwrap.fill(", ".join(commands()), 110, initial_indent="  ", subsequent_indent="  ")
     return _GUIDES_PAGE.format(guides=guides, commands=names)
 
 
 def show_guide(subject: str, out: TextIO) -> None:
-    """Write a guide, formatted for a terminal, or as Markdown for a file or pipe."""
+    """Write a guide to ``out``: formatted if ``out`` is a terminal, else as Markdown."""
     known = subjects()
     if subject not in known:
         similar = nearest_name(subject, [*known, *commands()])
@@ -125,7 +125,7 @@ def show_guide(subject: str, out: TextIO) -> None:
 
 
 def _for_terminal(text: str) -> str:
-    """Strip a guide's pictures, and replace links to other guides with the commands that show them."""
+    """Remove images from a guide, and replace links to other guides with the commands that show these guides."""
     text = re.sub(r"^!\[.*\n\n?", "", text, flags=re.MULTILINE)
     text = re.sub(r"\[([^]]+)\]\(([a-z]+)\.md(?:#[\w-]+)?\)", r"\1 (`lmtransfer help \2`)", text)
     return re.sub(r"\[([^]]+)\]\([^)]*\)", r"\1", text)

@@ -1,4 +1,4 @@
-"""The search for the name nearest to a misspelled one, for error messages."""
+"""Suggestions for misspelled names and for names from other tools, for error messages."""
 
 from __future__ import annotations
 
@@ -70,22 +70,22 @@ _ELSEWHERE = {
 
 
 def translate_word(word: str) -> str:
-    """Return the full key of the setting that other tools call ``word``; the word itself if it is not unambiguous."""
+    """Return the full key of the setting that other tools call ``word``; ``word`` itself if unknown or ambiguous."""
     keys = _ELSEWHERE.get(word.lower(), ())
     return keys[0] if len(keys) == 1 else word
 
 
 def translate_key(key: str, names: Iterable[str]) -> str | None:
-    """Return the key in ``names`` of the setting that other tools call by the last part of ``key``; None if unknown."""
+    """Return the key in ``names`` for which other tools use the last part of ``key``; None if there is none."""
     called = key.rpartition(".")[2].replace("-", "_").lower()
     names = set(names)
     return next((name for name in _ELSEWHERE.get(called, ()) if name in names), None)
 
 
 def nearest_name(word: str, names: Iterable[str]) -> str | None:
-    """Find the name in ``names`` that ``word`` most likely stands for; None if there is none.
+    """Return the name in ``names`` that is most similar to ``word``; None if no name is similar.
 
-    For dotted keys the last part alone is also compared, so ``mask_porb`` finds ``objective.mask_prob``.
+    The last part of a dotted key is also compared on its own, so ``mask_porb`` finds ``objective.mask_prob``.
     """
     names = list(names)
     matches = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
@@ -104,10 +104,10 @@ def list_names(names: Iterable[str]) -> str:
 
 
 def hint(word: str, names: Iterable[str], *, what: str) -> str:
-    """Write a hint that suggests the nearest name and lists the existing names.
+    """Return a hint that suggests the nearest name and lists the existing names.
 
     Args:
-        what: what the names are, in the plural ("keys of train").
+        what: a plural noun for the names ("keys of train").
     """
     names = list(names)
     name = nearest_name(word, names)

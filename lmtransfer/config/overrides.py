@@ -1,7 +1,7 @@
-"""Command-line arguments: options, and ``key=value`` pairs quoted so that Hydra reads what the user means.
+"""Command-line arguments: options, and ``key=value`` overrides, quoted so that Hydra reads them as the user means.
 
-Hydra's grammar interprets brackets, commas, quotes, ``=`` and other characters inside a value. This is right for
-numbers and lists, but wrong for text and for paths such as ``init=runs/pretrain/imdb/objective.mask_prob=0.15``.
+Hydra interprets brackets, commas, quotes, ``=`` and other characters inside a value. This is right for numbers and
+lists, but wrong for text and for paths such as ``init=runs/pretrain/imdb/objective.mask_prob=0.15``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from lmtransfer.config import paths
 from lmtransfer.config.nearest import hint, nearest_name, translate_word
 from lmtransfer.errors import ConfigError
 
-#: The options of every command, with the number of words that follow ("?" for at most one, which is not key=value).
+#: The options of every command, with the number of values ("?" for at most one, which is not an override).
 OPTIONS = {
     "--help": "0",
     "-h": "0",
@@ -70,7 +70,7 @@ class CommandLine:
 
 
 def read(words: Sequence[str]) -> CommandLine:
-    """Sort the words after a command's name by kind."""
+    """Sort the words that follow a command's name by kind."""
     line = CommandLine(is_sweep=any(word in ("-m", "--multirun") for word in words))
     rest = list(words)
     while rest:
@@ -105,7 +105,7 @@ def read(words: Sequence[str]) -> CommandLine:
 
 
 def _instead_of(option: str, value: str, rest: Sequence[str]) -> str:
-    """Suggest what to write in place of an unknown option: another option, or a setting."""
+    """Suggest an option or a setting to use in place of an unknown option."""
     name = option.lstrip("-")
     long = [known.lstrip("-") for known in OPTIONS if known.startswith("--")]
     if len(name) < 2 or not name[0].isalpha() or nearest_name(name, long):
@@ -117,10 +117,10 @@ def _instead_of(option: str, value: str, rest: Sequence[str]) -> str:
 
 
 def quote_value(override: str, *, is_sweep: bool = False) -> str:
-    """Quote the value of a ``key=value`` for Hydra, if it is free text or Hydra cannot read it.
+    """Quote the value of an override for Hydra if it is free text or Hydra cannot read it.
 
     Args:
-        is_sweep: whether commas outside free text separate values.
+        is_sweep: whether commas separate the values of a sweep, except in free text.
     """
     key, equals, value = override.partition("=")
     if not equals:
@@ -134,24 +134,24 @@ def quote_value(override: str, *, is_sweep: bool = False) -> str:
 
 
 def quote(value: str) -> str:
-    """Quote a text as one value for Hydra, so that nothing in it is interpreted, not even ``${...}``."""
+    """Quote text as a single value for Hydra, which then interprets nothing in the text, not even ``${...}``."""
     return QuotedString(text=value.replace("${", "\\${"), quote=Quote.single).with_quotes()
 
 
 def quote_numbers(override: str) -> str:
-    """Turn numbers, true and false in a ``key=value`` into text: ``name=1e3`` becomes ``name='1e3'``."""
+    """Quote numbers, true and false in an override, so that they are text: ``name=1e3`` becomes ``name='1e3'``."""
     key, equals, value = override.partition("=")
     text = f"{key}{equals}{_WORD.sub(_quoted_number, value)}"
     return text if _try_parse(text) is not None else override
 
 
 def first_values(command_line: Sequence[str]) -> list[str]:
-    """Return the overrides of a sweep's first point, as far as they are known; of a single run, all overrides."""
+    """Return the overrides of a sweep's first point, except those whose values only Hydra can list."""
     return [words[0] for word in command_line if (words := each_value(parse(word)))]
 
 
 def each_value(override: Override) -> list[str]:
-    """Write ``key=value`` for each value of an override; empty if only Hydra can list the values."""
+    """Return ``key=value`` for each value of an override; empty if only Hydra can list the values."""
     if not override.is_sweep_override():
         return [str(override.input_line)]
     try:
@@ -167,7 +167,7 @@ def has_number(override: str) -> bool:
 
 
 def _number(word: str) -> int | float | bool | None:
-    """Return the number, true or false that Hydra reads; None if it reads text."""
+    """Return the number or boolean that Hydra reads from ``word``; None if Hydra reads text."""
     if not word[0].isdigit() and word[0] not in "+-." and word.lower() not in ("true", "false", "inf", "nan"):
         return None
     override = _try_parse(f"key={word}")
@@ -181,7 +181,7 @@ def _quoted_number(match: re.Match[str]) -> str:
 
 
 def command_line_overrides() -> list[str]:
-    """Return the overrides of the running command, as written; empty if Hydra runs no command."""
+    """Return the overrides of the running command, as written; empty if no command is running."""
     if not HydraConfig.initialized():
         return []
     words = OmegaConf.to_container(HydraConfig.get().overrides.task, resolve=False)  # iterating would resolve ${...}
@@ -195,7 +195,7 @@ def key_of(override: str) -> str:
 
 
 def override_keys(overrides: Sequence[str] | None = None) -> set[str]:
-    """Return the keys of overrides; by default those of the running command."""
+    """Return the keys of some overrides; by default, those of the running command."""
     return {key_of(override) for override in (command_line_overrides() if overrides is None else overrides)}
 
 
@@ -210,7 +210,7 @@ def parse(override: str) -> Override:
     return result
 
 
-#: The Hydra settings that a user may change; a name that ends with a dot stands for all keys in that node.
+#: The Hydra settings that a user may change; a name that ends with a dot stands for all keys that start with it.
 _HYDRA_SETTINGS = (
     *("hydra/launcher", "hydra.launcher.", "hydra/sweeper", "hydra.sweeper.", "hydra/help", "hydra.mode"),
     *("hydra.verbose", "hydra.job.name", "hydra.job.config.", "hydra.run.", "hydra.sweep."),
@@ -218,12 +218,12 @@ _HYDRA_SETTINGS = (
 
 
 def is_hydra_setting(override: str) -> bool:
-    """Whether an override changes a Hydra setting, or puts a group's config there (``group@hydra.job``)."""
+    """Whether an override changes a Hydra setting, or puts a group's config under ``hydra`` (``group@hydra.job``)."""
     return re.search(r"^hydra\b|[@:](_global_\.)?hydra\b", key_of(override).strip()) is not None
 
 
 def hydra_problem(override: str) -> str | None:
-    """Describe the problem with an override that lets Hydra start programs, import code or set the environment."""
+    """Explain why an override could run programs or change the environment; return None if it is safe."""
     key = key_of(override).strip()
     known = key in _HYDRA_SETTINGS or any(key.startswith(name) for name in _HYDRA_SETTINGS if name.endswith("."))
     if not is_hydra_setting(override) or (known and "_target_" not in override):
@@ -234,7 +234,7 @@ def hydra_problem(override: str) -> str | None:
     )
 
 
-#: Pairs of keys that set the same thing in two ways.
+#: Pairs of keys that exclude each other, because they set the same thing.
 _SAME_SETTING = (("schedule.warmup_steps", "schedule.warmup_fraction"),)
 
 
@@ -262,7 +262,7 @@ def check_overrides(words: Sequence[str], folders: Sequence[Path]) -> None:
 
 
 def _choices(override: str) -> list[str]:
-    """Return the names in ``group=[a,b]``; empty if the override cannot be read, which composing reports."""
+    """Return the names in ``group=[a,b]``; empty if the override cannot be read, which is reported later."""
     parsed = _try_parse(override)
     value = None if parsed is None or parsed.is_sweep_override() else parsed.value()
     return [str(choice) for choice in value] if isinstance(value, list) else []

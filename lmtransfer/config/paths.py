@@ -1,4 +1,4 @@
-"""The locations of the configuration files."""
+"""The locations of configuration files, and the names of settings that are paths."""
 
 from __future__ import annotations
 
@@ -6,9 +6,15 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+#: The names of settings, at any depth, that are a path or a list of paths.
+PATH_SETTINGS = frozenset(
+    {"init", "run", "runs", "source", "add", "input", "output", "to", "results", "data_root", "output_root"}
+    | {"cache_dir", "tokenizer_from", "path"}
+)
+
 
 def conf_dir() -> Path:
-    """Return the folder of the built-in configs: in the package if installed from a wheel, next to it in a checkout."""
+    """Return the folder of the built-in configs: inside the package in a wheel, next to the package in a checkout."""
     package = Path(__file__).resolve().parents[1]
     packaged = package / "conf"
     return packaged if packaged.is_dir() else package.parent / "conf"
@@ -20,12 +26,12 @@ def search_folders(sources: Iterable[Any]) -> list[Path]:
 
 
 def find(name: str, folders: Sequence[Path]) -> Path | None:
-    """Return the first file with this name in ``folders``; None if there is none."""
+    """Return the path of the file ``name`` in the first folder that contains it; None if no folder does."""
     return next((folder / name for folder in folders if (folder / name).is_file()), None)
 
 
 def group_options(group: str, folders: Sequence[Path]) -> list[str]:
-    """Return the names allowed in ``group=<name>``, sorted."""
+    """Return the choices of a group, sorted."""
     files = (path for folder in folders for path in (folder / group).glob("*.yaml"))
     return sorted({path.stem for path in files})
 
@@ -36,6 +42,6 @@ def is_group(name: str, folders: Sequence[Path]) -> bool:
 
 
 def shadowed_configs(folder: Path) -> list[Path]:
-    """List the user's configs, by relative path, that are never read because a built-in one has the same name."""
+    """List the configs in a user's folder that are never read, because a built-in config has the same relative path."""
     own = (path.relative_to(folder) for path in folder.rglob("*.yaml"))
     return sorted(path for path in own if (conf_dir() / path).is_file())

@@ -1,10 +1,10 @@
 """The phases of a pretraining run: each phase's own settings, and the settings that it takes from the run.
 
-``phases`` maps names to nodes, in the order of the phases. A node has a ``share`` of the budget; one phase may omit its
-share and gets the rest. A node contains the settings that differ from the run's: ``objective`` and ``optimizer``, as
-complete nodes or single settings, and batch sizes (``train``). It may ``restart`` the learning rate schedule, and
-change the token embeddings at its end (``embedding_after``). The settings of the last phase become those of the run,
-because its last objective characterizes a run.
+``phases`` maps the names of the phases, in order, to their nodes. ``share`` is a phase's share of the budget; one phase
+may omit its share and gets the rest. The node contains the settings that differ from the run's: ``objective`` and
+``optimizer``, as complete nodes or single settings, and batch sizes (``train``). A phase may ``restart`` the
+learning-rate schedule, and change the token embeddings when it ends (``embedding_after``). The settings of the last
+phase become those of the run, because a run is characterized by its last objective.
 """
 
 from __future__ import annotations
@@ -17,33 +17,32 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
+from lmtransfer.config.check import PlainKeys
 from lmtransfer.config.component import is_component
 from lmtransfer.config.nearest import hint
 from lmtransfer.config.plain import BROKEN, is_broken, to_plain
-from lmtransfer.config.settings import PhaseSettings, PhaseTrainSettings, Settings, VectorSettings
+from lmtransfer.config.settings import PhaseSettings, PhaseTrainSettings, VectorSettings
 from lmtransfer.errors import ConfigError
-from lmtransfer.system.validation import Misfit, join, validate
+from lmtransfer.system.validation import join
 
-#: The nodes of a phase with a settings class.
-_DESCRIBED: Mapping[str, type[Settings]] = {"train": PhaseTrainSettings, "embedding_after": VectorSettings}
-_GROUPS = ("objective", "optimizer", *_DESCRIBED)
-#: Keys that an objective may have besides those of the run's own objective.
+_PARTS = ("objective", "optimizer")
+#: Keys that the objective of a phase may have in addition to those of the run's objective.
 _OBJECTIVE_KEYS = ("max_length", "mask_prob", "rows", "corruption", "losses")
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}")
-#: Maximum difference between the sum of the shares and 1, to allow for rounded thirds.
+#: Maximum difference between the sum of the shares and 1, which allows for shares such as 0.333.
 _ROUNDING = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """One phase of a run, or the whole of a run without phases.
+    """One phase of a run, or a whole run without phases.
 
     Attributes:
-        name: name of the phase; "" for a run without phases.
-        begins: share of the budget used before it begins.
-        ends: share of the budget used when it ends; exactly 1 for the last phase.
-        objective: key of its complete objective node.
-        restart: whether the learning rate schedule restarts; None to restart if the losses or the optimizer differ.
+        name: the name of the phase; "" for a run without phases.
+        begins: the share of the budget that is used before the phase.
+        ends: the share of the budget that is used when the phase ends; exactly 1 for the last phase.
+        objective: the key of the phase's complete objective node.
+        restart: whether the learning-rate schedule restarts; None to restart it if the losses or the optimizer change.
     """
 
     name: str
@@ -57,21 +56,21 @@ class Phase:
 
 
 def phases_of(cfg: DictConfig) -> list[Phase]:
-    """Return the phases of a completed configuration; a single phase if it names none."""
+    """Return the phases of a completed configuration; a single phase without a name if it defines none."""
     nodes = cfg.get("phases")
     if not nodes:
         return [Phase("", 0.0, 1.0)]
     phases: list[Phase] = []
     shares = [float(nodes[name].share) for name in nodes]
-    for place, name in enumerate(nodes):
-        node, is_last = nodes[name], place == len(shares) - 1
+    for index, name in enumerate(nodes):
+        node, is_last = nodes[name], index == len(shares) - 1
         after = node.get("embedding_after")
         phases.append(
             Phase(
                 name=str(name),
                 begins=phases[-1].ends if phases else 0.0,
                 # Rounded, so that 0.1 + 0.2 is 0.3.
-                ends=1.0 if is_last else round(math.fsum(shares[: place + 1]), 12),
+                ends=1.0 if is_last else round(math.fsum(shares[: index + 1]), 12),
                 objective="objective" if is_last else f"phases.{name}.objective",
                 optimizer="optimizer" if is_last else f"phases.{name}.optimizer",
                 train=None if is_last else PhaseTrainSettings.from_config(node.train).model_dump(),
@@ -86,8 +85,8 @@ def complete_phases(cfg: DictConfig) -> None:
     """Complete every phase but the last, and copy the settings of the last phase to the run.
 
     Args:
-        cfg: the composed configuration; changed in place. Without ``phases`` nothing happens. A completed configuration
-            does not change.
+        cfg: the composed configuration, which is changed in place. Without ``phases``, or if it is already complete, it
+            stays unchanged.
     """
     if cfg.get("phases") is None:
         return
@@ -101,7 +100,7 @@ def complete_phases(cfg: DictConfig) -> None:
     own: dict[str, dict[str, Any]] = {}
     for name in names:
         node = _plain(cfg.phases[name])
-        parts = {part: _merge(_plain(cfg[part]), node.get(part) or {}) for part in ("objective", "optimizer")}
+        parts = {part: _merge(_plain(cfg[part]), node.get(part) or {}) for part in _PARTS}
         completed[name] = {**parts, "train": {**train, **(node.get("train") or {})}}
         own[name] = {"share": shares[name], **{key: node.get(key) for key in ("restart", "embedding_after")}}
     last = names[-1]
@@ -109,7 +108,7 @@ def complete_phases(cfg: DictConfig) -> None:
         for name in names:
             node = own[name] if name == last else completed[name] | own[name]
             OmegaConf.update(cfg, f"phases.{name}", node, merge=False)
-        for part in ("objective", "optimizer"):
+        for part in _PARTS:
             OmegaConf.update(cfg, part, completed[last][part], merge=False)
         for key, value in completed[last]["train"].items():
             cfg.train[key] = value
@@ -128,7 +127,7 @@ def _plain(node: DictConfig) -> dict[str, Any]:
 
 
 def _merge(own: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
-    """Override the run's settings with a phase's; a node with a ``_target_`` replaces the run's node."""
+    """Override the run's settings with those of a phase; a node with a ``_target_`` replaces the run's node."""
     losses = values.get("losses")
     parts = [values, *(losses.values() if isinstance(losses, dict) else ())]
     if any(is_component(part) for part in parts):
@@ -141,7 +140,7 @@ def _merge(own: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
 
 
 def phase_problems(cfg: DictConfig) -> dict[str, str]:
-    """Find the problems with ``phases`` itself, by full key."""
+    """Find the problems with ``phases``, except those inside components, by full key."""
     phases, problems = to_plain(cfg.phases, "phases")
     if not isinstance(phases, dict) or not phases:
         return {"phases": f"{phases!r} contains no phases: choose phases=<name>, or phases=null for none"}
@@ -155,7 +154,14 @@ def phase_problems(cfg: DictConfig) -> dict[str, str]:
     for name, node in phases.items():
         key = join("phases", str(name))
         if isinstance(node, dict):
-            problems |= _problems_of(node, key)
+            keys = PlainKeys()
+            keys.visit(node, {}, PhaseSettings, key=key)
+            problems |= keys.problems
+            problems |= {
+                join(key, part): f"{node[part]!r} is not a group of keys"
+                for part in _PARTS
+                if node.get(part) is not None and not isinstance(node[part], dict) and not is_broken(node[part])
+            }
         elif node is not BROKEN:
             problems[key] = (
                 f"{node!r} is not a phase: give it a share of the budget ({key}.share=0.5), and the settings that "
@@ -175,28 +181,10 @@ def phase_problems(cfg: DictConfig) -> dict[str, str]:
 
 
 def _of_parts(objective: Mapping[str, Any]) -> tuple[str, ...]:
-    """List the keys of parts that a phase defines completely, which its objective may also set itself, as in a run."""
+    """List the keys of the components in a phase's objective, which the objective itself may also set, as in a run."""
     losses = objective.get("losses")
     parts = [objective.get("rows"), objective.get("corruption"), *(losses.values() if isinstance(losses, dict) else ())]
     return tuple(str(key) for part in parts if isinstance(part, dict) and is_component(part) for key in part)
-
-
-def _problems_of(node: dict[str, Any], key: str, settings: type[Settings] = PhaseSettings) -> dict[str, str]:
-    problems: dict[str, str] = {}
-    for name, value in node.items():
-        where = join(key, name)
-        if name not in settings.model_fields:
-            problems[where] = f"there is no such key; {hint(name, settings.model_fields, what='keys of a phase')}"
-        elif name in _GROUPS and value is not None and not is_broken(value) and not isinstance(value, dict):
-            problems[where] = f"{value!r} is not a group of keys"
-        elif name in _DESCRIBED and isinstance(value, dict):
-            problems |= _problems_of(value, where, _DESCRIBED[name])
-        elif name not in _GROUPS and not is_broken(value):
-            try:
-                validate(value, settings.annotation_of(name))
-            except Misfit as misfit:
-                problems[join(where, *misfit.where)] = str(misfit)
-    return problems
 
 
 def _joint_problems(phases: dict[str, Any], cfg: DictConfig) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The conversion of config nodes to plain data, which finds every missing value and broken interpolation."""
+"""Converts config nodes to plain data, and finds every missing value and broken interpolation."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lmtransfer.system.validation import join
 
 
 class _Broken:
-    """Replaces a value that is missing or cannot be resolved; its problem is reported separately."""
+    """Stands for a value that is missing or cannot be resolved, which is reported separately."""
 
     def __repr__(self) -> str:
         return "..."
@@ -21,19 +21,19 @@ BROKEN = _Broken()
 
 
 def is_broken(value: Any) -> bool:
-    """Whether plain data is or contains a value that is missing or cannot be resolved."""
+    """Whether plain data is ``BROKEN`` or contains it."""
     if isinstance(value, dict | list):
         return any(is_broken(item) for item in (value.values() if isinstance(value, dict) else value))
     return value is BROKEN
 
 
 def full_key(node: Any) -> str:
-    """Return the full key of ``node`` in its config ("objective.rows"); "" for the root or for plain data."""
+    """Return the full key of a node in its config ("objective.rows"); "" for the root and for plain data."""
     return str(node._get_full_key(None)) if OmegaConf.is_config(node) else ""
 
 
 def resolve_config(cfg: DictConfig) -> dict[str, Any]:
-    """Convert a configuration to the form saved with a run: dicts, lists and scalars, interpolations resolved.
+    """Convert a configuration to the form saved with a run: dicts, lists and scalars, with interpolations resolved.
 
     Raises:
         OmegaConfBaseException: a value is missing, or an interpolation is broken.
@@ -43,10 +43,10 @@ def resolve_config(cfg: DictConfig) -> dict[str, Any]:
 
 
 def to_plain(node: Any, key: str) -> tuple[Any, dict[str, str]]:
-    """Resolve a node into dicts, lists and scalars.
+    """Convert a node to dicts, lists and scalars.
 
     Returns:
-        The data, with ``BROKEN`` for a value with a problem, and the problems by full key.
+        The data, with ``BROKEN`` in place of each value that has a problem, and the problems by full key.
     """
     problems: dict[str, str] = {}
 
@@ -70,7 +70,7 @@ def to_plain(node: Any, key: str) -> tuple[Any, dict[str, str]]:
             if value._is_none():
                 return None
             return [plain(value, index, join(key, index)) for index in range(len(value))]
-        if isinstance(value, dict):  # may hold nodes
+        if isinstance(value, dict):  # it may contain nodes
             return {name: walk(item, join(key, name)) for name, item in value.items()}
         if isinstance(value, list):
             return [walk(item, join(key, index)) for index, item in enumerate(value)]

@@ -1,6 +1,6 @@
-"""Revisions: the checkpoints that a pretraining run keeps at chosen token counts, and their names.
+"""The names of revisions, which are the copies of a model that pretraining keeps at chosen token counts.
 
-``train.save_at=[0,100k,1M]`` saves revisions, and ``init=runs/pretrain/first@1M`` starts from one of them.
+``train.save_at=[0,100k,1M]`` keeps three revisions, and ``init=runs/pretrain/first@1M`` starts from the last.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ _COUNT = re.compile(r"(\d+)(?:\.(\d+))?([kMBT]?)")
 
 
 def read_count(count: int | str) -> int | None:
-    """Read a number of tokens; None if the text is not a number.
+    """Parse a number of tokens; return None if ``count`` is not a whole number.
 
     Args:
-        count: a whole number, or a text such as ``1000000``, ``100k``, ``1M`` or ``2.5B``.
+        count: an integer, or text such as ``1000000``, ``100k``, ``1M`` or ``2.5B``.
     """
     if isinstance(count, int):
         return count
@@ -29,7 +29,7 @@ def read_count(count: int | str) -> int | None:
 
 
 def count_text(tokens: int) -> str:
-    """Write the shortest text that ``read_count`` reads as this number: ``1M``, ``2.5M``, ``1234567``."""
+    """Return the shortest text from which ``read_count`` reads this number: ``1M``, ``2.5M``, ``1234567``."""
     best = str(tokens)
     for unit, scale in _UNITS.items():
         decimals = len(str(scale)) - 1
@@ -39,10 +39,10 @@ def count_text(tokens: int) -> str:
 
 
 def split_revision(path_and_revision: str) -> tuple[str, int | None]:
-    """Split the user's name for a run into its directory and its revision in tokens.
+    """Split ``<run directory>@<tokens>`` at the ``@``.
 
     Returns:
-        The path; the number of tokens, or None if the path names no revision.
+        The run directory, and the number of tokens, or None if no revision is named.
     """
     path, at, revision = path_and_revision.rpartition("@")
     tokens = read_count(revision)
@@ -52,10 +52,10 @@ def split_revision(path_and_revision: str) -> tuple[str, int | None]:
 
 
 def with_revision(path: str | Path, tokens: int | None) -> str:
-    """Return the reverse of ``split_revision``."""
+    """Join a run directory and a number of tokens; the inverse of ``split_revision``."""
     return str(path) if tokens is None else f"{path}@{count_text(tokens)}"
 
 
 def babylm_name(words: int) -> str:
-    """Return the BabyLM challenge's name of a revision, by the words it has read: ``chck_10M``."""
+    """Return the name that the BabyLM challenge gives to the checkpoint after ``words`` words: ``chck_10M``."""
     return f"chck_{words / 1e6:g}M"

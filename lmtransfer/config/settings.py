@@ -1,4 +1,4 @@
-"""The settings of each command: type, range and description. Their defaults are in ``conf/<command>.yaml``.
+"""The settings of each command: types, ranges and descriptions. The defaults are in ``conf/<command>.yaml``.
 
 Nodes that choose a component (``model``, ``task`` ...) have no type here; see ``component``. This module does not
 import torch.
@@ -60,18 +60,18 @@ StepTokens: TypeAlias = Annotated[int, Ge(1), Le(2**31)]
 Seeds: TypeAlias = Annotated[int, Ge(1), Le(100_000)]
 Processes: TypeAlias = Annotated[int, Ge(0), Le(4096)]
 Group: TypeAlias = Annotated[int, Ge(1), Le(1_000_000)]
-#: A node with a ``_target_``, or several by name, or null.
+#: A component, a mapping from names to components, or null.
 Component: TypeAlias = Any
 
 
 class Settings(pydantic.BaseModel):
-    """Base of the settings of a node."""
+    """Base class for the settings in a config node."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
 
     @classmethod
     def from_config(cls, node: Any) -> Self:
-        """Read a config node (``cfg.train``), leaving out keys without a setting here."""
+        """Read a config node (``cfg.train``); keys that this class does not define are ignored."""
         key = full_key(node)
         values, problems = to_plain(node, key)
         own: dict[str, Any] = {}
@@ -88,13 +88,13 @@ class Settings(pydantic.BaseModel):
 
     @classmethod
     def annotation_of(cls, name: str) -> Any:
-        """Return the type of a setting; Any if there is no such setting."""
+        """Return the type of a setting; Any for an unknown name."""
         field = cls.model_fields.get(name)
         return Any if field is None else field.rebuild_annotation()
 
     @classmethod
     def model_of(cls, name: str) -> type[Settings] | None:
-        """Return the settings class of the node ``name``, which may be null; None if ``name`` is a value."""
+        """Return the settings class of the node ``name``; None if ``name`` is a value."""
         kinds = [cls.annotation_of(name), *get_args(cls.annotation_of(name))]
         return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Settings)), None)
 
@@ -137,8 +137,8 @@ class TrainSettings(_Budget):
     """``train``: the budget, batch sizes, and intervals."""
 
     words: int | str | None = _doc(
-        "budget in words of text that are read, repetitions included and whatever the tokenizer, such as 100M; white "
-        "space separates words"
+        "budget in words of text, such as 100M, counted between white space and including repetitions; it does not "
+        "depend on the tokenizer"
     )
     min_steps: LargeCount | None = _doc(
         "minimum number of steps if the budget is in epochs, for tasks with few labels; it also applies to the control"
@@ -182,7 +182,7 @@ class TrainSettings(_Budget):
 
 
 class HardwareSettings(Settings):
-    """``hardware``: device, number format, threads, compilation, and memory use of the passes."""
+    """``hardware``: device, precision, threads, compilation and memory."""
 
     device: str = _doc("auto, cpu, cuda, cuda:1 or mps", "auto")
     precision: Literal["auto", "fp32", "bf16", "fp16"] = _doc("auto, fp32, bf16 or fp16", "auto")
@@ -192,11 +192,11 @@ class HardwareSettings(Settings):
         "auto",
     )
     activation_checkpointing: bool = _doc(
-        "true: recompute transformer layers in the backward pass, which takes less memory but more time", False
+        "true: recompute transformer layers in the backward pass, which needs less memory but more time", False
     )
     residual: Literal["auto", "float32", "bfloat16"] = _doc(
-        "number format of the states between layers in training: auto (bfloat16 in pretraining on CUDA with bf16), "
-        "float32 or bfloat16",
+        "dtype of the hidden states between layers in training: auto (bfloat16 in pretraining on CUDA with bf16, "
+        "otherwise float32), float32 or bfloat16",
         "auto",
     )
     shard: bool = _doc(
@@ -206,11 +206,11 @@ class HardwareSettings(Settings):
 
 
 class ObjectiveSettings(Settings):
-    """``objective``: settings common to its rows, corruption and losses, and those components."""
+    """``objective``: its rows, corruption and losses, and the settings that they share."""
 
     max_length: Count = _doc("maximum row length in tokens", 128)
-    mask_prob: PositiveProb = _doc("share of tokens to mask or replace", 0.15)
-    causal_share: Prob = _doc("share of rows to predict from left to right", 0.25)
+    mask_prob: PositiveProb = _doc("share of tokens that are masked or replaced", 0.15)
+    causal_share: Prob = _doc("share of rows predicted from left to right", 0.25)
     rows: Component = None
     corruption: Component = None
     losses: Component = None
@@ -224,14 +224,14 @@ class PhaseTrainSettings(Settings):
 
 
 class VectorSettings(Settings):
-    """``embedding_after`` in a phase: changes to the token embeddings at its end."""
+    """``embedding_after`` in a phase: changes to the token embeddings when the phase ends."""
 
-    centre: bool = _doc("true: subtract the mean vector, so that the mean of each column is 0", True)
+    centre: bool = _doc("true: subtract the mean vector, so that every column has mean 0", True)
     deviation: Positive | None = _doc("standard deviation to which all entries are scaled; null: no scaling")
 
 
 class PhaseSettings(Settings):
-    """A phase in ``phases``; it takes omitted settings from the run."""
+    """A phase in ``phases``; omitted settings are those of the run."""
 
     share: Annotated[float, Gt(0)] | None = _doc(
         "share of the run's budget; the shares of all phases must add up to 1; null: the remaining share"
@@ -274,7 +274,7 @@ class _OfARun(Settings):
 
 
 class ClusterSettings(Settings):
-    """``cluster``: where jobs are submitted, and the resources of each job, with submitit's names."""
+    """``cluster``: where jobs are submitted, and the resources of each job; the names are submitit's."""
 
     executor: Literal["slurm", "local"] = _doc("slurm, or local (processes on this machine)")
     timeout_min: LargeCount = _doc(
@@ -320,8 +320,8 @@ class _Training(_WithRuns):
 
 class _Words(Settings):
     add: str | None = _doc(
-        "file with one word per line; each word becomes a single token, and the model's output for other text does "
-        "not change"
+        "file with one word per line; each word becomes a single token, and the model's output for text without these "
+        "words stays the same"
     )
 
 
@@ -341,7 +341,7 @@ class _Transfer(_Training):
     split: str = _doc("split to score at the end", "dev")
     control: bool = _doc(
         "true: also train the same model from random initialization, with the same budget but its own choice of "
-        "learning rate; a probe also freezes this encoder",
+        "learning rate; in a probe, this encoder is frozen too",
         False,
     )
     baseline: bool | None = _doc(
@@ -360,7 +360,7 @@ class _Transfer(_Training):
     )
     keep_weights: bool = _doc(
         "false, with several seeds: delete the weights of each seed and control after scoring them, but keep scores, "
-        "answers and reports",
+        "predictions and reports",
         True,
     )
     part: str | None = _doc("part of the command to perform, such as seed-3; set only by jobs")
@@ -454,11 +454,11 @@ class PredictSettings(_OfARun, _WithData):
         "table column or JSON field with the second text of a pair; null: as in the task's own files"
     )
     id_column: str | None = _doc(
-        "column with the ids for the answers; null: the column id if it exists, otherwise the row number, starting at 0"
+        "column with the ids for the output; null: the column id if it exists, otherwise the row index, starting at 0"
     )
     encoding_errors: Literal["strict", "replace"] = _doc(_ENCODING_ERRORS, "strict")
     on_error: Literal["stop", "skip"] = _doc(
-        "stop: stop at the first line that cannot be answered; skip: write an error in place of its answer", "stop"
+        "stop: stop at the first line that cannot be processed; skip: write an error in place of its prediction", "stop"
     )
     submission: Literal["glue", "squad"] | None = _doc(
         "glue or squad: write the official submission file for a whole split instead of JSON lines"
@@ -495,7 +495,7 @@ class EmbedSettings(_OfARun):
         "(pooling, maximum length and normalization), otherwise mean"
     )
     layers: int | str | Sequence[int | str] | None = _doc(
-        "last; a layer number (0: embeddings); a list such as [0,last], whose vectors are concatenated; or mix (only "
+        "last; a layer index (0: embeddings); a list such as [0,last], whose vectors are concatenated; or mix (only "
         "if trained on a task); null: as in the run's head, otherwise last"
     )
     standardise: bool = _doc(
@@ -504,7 +504,7 @@ class EmbedSettings(_OfARun):
         False,
     )
     normalise: bool = _doc(
-        "true: divide each vector by its Euclidean length, so that dot products are cosines; false: do so only if the "
+        "true: divide each vector by its Euclidean norm, so that dot products are cosines; false: do so only if the "
         "publisher does and pooling is null",
         False,
     )
@@ -521,14 +521,12 @@ class EmbedSettings(_OfARun):
     text_column: str | None = _doc("table column or JSON field with the text; null: text or sentence")
     vector_column: str = _doc("name of the column that contains the vectors in parquet", "vector")
     encoding_errors: Literal["strict", "replace"] = _doc(_ENCODING_ERRORS, "strict")
-    group: Group = _doc("maximum number of rows in memory at a time; also the row group size in parquet", 4096)
+    group: Group = _doc("maximum number of rows in memory at a time; also the row group size of parquet output", 4096)
     overwrite: bool = _doc(_OVERWRITE, False)
     hardware: HardwareSettings = HardwareSettings()
 
 
-_MARGIN = (
-    'margin in points; 1: report "equivalent within 1 point" if two one-sided tests show that a difference is smaller'
-)
+_MARGIN = 'margin in points; 1: report "equivalent within 1 point" if two one-sided tests show a smaller difference'
 
 
 class ReportSettings(_WithData):
@@ -599,7 +597,7 @@ class ExportSettings(_WithData):
         "with format=sentence_transformers: mean, cls or max pooling of the last layer; null: as in the run's head, "
         "otherwise mean"
     )
-    normalise: bool = _doc("true, with format=sentence_transformers: divide each vector by its Euclidean length", False)
+    normalise: bool = _doc("true, with format=sentence_transformers: divide each vector by its Euclidean norm", False)
     checkpoint: Literal["best", "last"] | None = _doc("best or last; null: best if it exists, otherwise last")
     revisions: bool | Literal["babylm"] = _doc(
         "true: also export each revision from train.save_at to its own folder or branch (step500-tokens1M); babylm: "
@@ -639,14 +637,14 @@ class ImportSettings(Settings):
 
 
 class InspectSettings(PretrainSettings):
-    """Settings of ``inspect``: its own and those of ``pretrain``, so that it accepts the same arguments."""
+    """Settings of ``inspect``, which also accepts all settings of ``pretrain``."""
 
     rows: Annotated[int, Ge(0), Le(10_000)] = _doc("number of rows from the first step to show in full", 3)
     strips: Annotated[int, Ge(0), Le(10_000)] = _doc(
         "number of rows from the first step to show with one character per token", 8
     )
     sample: Annotated[int, Ge(1), Le(1_000_000)] = _doc(
-        "number of rows to sample from the epoch to compute the rates", 2000
+        "number of rows that are sampled from the epoch to measure rates", 2000
     )
     epoch: Annotated[int, Ge(0), Le(1_000)] = _doc("epoch whose rows and masks are shown", 0)
     measure: bool = _doc(
@@ -660,8 +658,8 @@ class ListSettings(Settings):
     """Settings of ``list``."""
 
     what: str | Sequence[str] = _doc(
-        "all, or one or more of models, objectives, phases, embeddings, corpora, tokenizers, tasks, transfers, "
-        "optimizers, schedules, trackers, recipes and studies",
+        "all, or one or more of models, objectives, phases, embeddings, corpora, screenings, tokenizers, tasks, "
+        "transfers, optimizers, schedules, trackers, recipes and studies",
         "all",
     )
 
@@ -699,7 +697,7 @@ class ServeSettings(_OfARun):
         "maximum size of a request in bytes; larger requests are rejected", 50_000
     )
     max_seconds: Positive = _doc(
-        "maximum time for an answer in seconds, half of which is for the evidence of words", 20.0
+        "maximum time for a response in seconds, half of which is for the evidence of words", 20.0
     )
     hardware: HardwareSettings = HardwareSettings()
 
@@ -768,7 +766,7 @@ COMMANDS: Mapping[str, type[Settings]] = {
 }
 
 
-#: Patterns of dotted keys that do not affect the result of a run.
+#: Patterns for the dotted keys that do not affect the result of a run.
 WITHOUT_EFFECT = (
     "name",
     "resume",
@@ -796,5 +794,5 @@ WITHOUT_EFFECT = (
 
 
 def is_without_effect(key: str, *, also: Sequence[str] = ()) -> bool:
-    """Whether a dotted key matches one of ``WITHOUT_EFFECT`` or of the patterns ``also``."""
+    """Whether a dotted key matches a pattern in ``WITHOUT_EFFECT`` or in ``also``."""
     return any(fnmatch.fnmatchcase(key, pattern) for pattern in (*WITHOUT_EFFECT, *also))

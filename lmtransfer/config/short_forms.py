@@ -1,4 +1,4 @@
-"""Short forms on the command line: parts of a corpus mixture, evaluation texts, and a single name for several tasks."""
+"""Expands short forms on the command line: names of corpora, of evaluation texts, and of groups of tasks."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _CORPUS_OF_FILES = "lmtransfer.data.corpora.corpus.FileCorpus"
 
 
 def expand_parts(cfg: DictConfig) -> None:
-    """Replace the names in ``corpus.parts`` with complete corpora.
+    """Replace the names in ``corpus.parts`` with the corpora that they stand for.
 
     ``corpus.parts=[enwiki,fra]`` uses the corpora with those names; ``{english: enwiki, french: my/fr}`` renames the
-    parts. A part that is not the name of a corpus is a file or a folder, read like ``corpus=text``.
+    parts. A part that is not the name of a corpus must be a file or a folder, which is read like ``corpus=text``.
     """
     corpus = cfg.get("corpus")
     if not isinstance(corpus, DictConfig) or "parts" not in corpus or OmegaConf.is_missing(corpus, "parts"):
@@ -65,7 +65,7 @@ def _find_corpus(name: str, part: Any, folders: list[Path], problems: list[str])
 
 
 def expand_overlap(cfg: DictConfig) -> None:
-    """Replace the names in ``screening.overlap_with`` with tasks, and files with corpora of one text per line."""
+    """Replace the names in ``screening.overlap_with`` with tasks, and the files with corpora."""
     screening = cfg.get("screening")
     if not isinstance(screening, DictConfig) or "overlap_with" not in screening:
         return
@@ -81,7 +81,7 @@ def expand_overlap(cfg: DictConfig) -> None:
 
 
 def _by_name(tasks: Any, folders: list[Path]) -> dict[str, Any]:
-    """Collect tasks and files by name, replacing a task group with its tasks."""
+    """Map names to tasks and files; a task group is replaced by its tasks."""
     nodes: dict[str, Any] = {}
     for entry in tasks if isinstance(tasks, ListConfig) else [] if tasks is None else [tasks]:
         node = group_config("task", str(entry), folders) or {}
@@ -111,7 +111,7 @@ def _evaluation_texts(name: str, entry: Any, folders: list[Path], problems: list
 
 
 def expand_task_groups(overrides: Sequence[str], folders: Sequence[Path]) -> list[str]:
-    """Replace a task group with its tasks, and a list with its members: both become a sweep over them."""
+    """Replace ``task=<group>`` and ``task=[a,b]`` with a sweep over the tasks in the group or the list."""
     return [_expand_task_group(override, folders) for override in overrides]
 
 

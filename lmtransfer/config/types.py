@@ -1,4 +1,4 @@
-"""Types with ranges, for the signatures of components and the settings of commands."""
+"""Types with ranges, for the arguments of components and the settings of commands."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ def _not_empty(value: str) -> str:
 Name: TypeAlias = Annotated[str, AfterValidator(_usable_name)]
 #: A folder path.
 Folder: TypeAlias = Annotated[str, AfterValidator(_not_empty)]
-#: A number or size, such as a layer's width, a text's number of tokens or a vocabulary's number of pieces.
+#: A positive size, such as the width of a layer, or the number of tokens in a text or of pieces in a vocabulary.
 Count: TypeAlias = Annotated[int, Ge(1), Le(1 << 24)]
-#: A small number of things, such as layers, heads or threads.
+#: A small positive number of layers, heads, threads and the like.
 SmallCount: TypeAlias = Annotated[int, Ge(1), Le(4096)]
-#: A number of candidates for one answer.
+#: A number of candidates for a prediction.
 TopK: TypeAlias = Annotated[int, Ge(1), Le(100_000)]
 #: A number of steps, tokens or examples in a whole run.
 LargeCount: TypeAlias = Annotated[int, Ge(1), Le(2**63 - 1)]
-#: A number that may be 0, such as a seed or the steps of a warm-up.
+#: An integer that may be 0, such as a seed or a number of warm-up steps.
 Whole: TypeAlias = Annotated[int, Ge(0), Le(2**63 - 1)]
 #: A number of tokens that may be 0, such as a memory length.
 WholeLength: TypeAlias = Annotated[int, Ge(0), Le(1 << 24)]
@@ -63,8 +63,8 @@ OpenShare: TypeAlias = Annotated[float, Gt(0), Lt(1)]
 Positive: TypeAlias = Annotated[float, Gt(0)]
 #: A non-negative number, such as a weight.
 NonNegative: TypeAlias = Annotated[float, Ge(0)]
-#: The formats of tables: ``tsv`` has no quoting, ``jsonl`` may be an array of objects, ``parquet`` may be arrow or a
-#: folder of ``datasets.save_to_disk``.
+#: The formats of tables: ``tsv`` has no quoting, ``jsonl`` includes an array of objects, and ``parquet`` includes arrow
+#: and folders written by ``datasets.save_to_disk``.
 TableFormat: TypeAlias = Literal["tsv", "quoted_tsv", "csv", "jsonl", "parquet"]
-#: The formats of texts: lines, or a table.
+#: The formats of texts: lines or a table.
 TextFormat: TypeAlias = Literal["text", TableFormat]

@@ -1,4 +1,4 @@
-"""The prediction of the token at each [MASK] in a text with a pretrained model."""
+"""Predicts the token at each [MASK] of a text with a pretrained model."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.training.hardware import Hardware
 
 MASK: Final = "[MASK]"
-#: Private use characters, which no vocabulary contains.
-_STAND_INS = [chr(0xE000 + place) for place in range(8)]
+#: Private-use characters, which no vocabulary contains.
+_STAND_INS = [chr(0xE000 + offset) for offset in range(8)]
 
 
 class MaskFiller:
@@ -45,10 +45,10 @@ class MaskFiller:
         device: torch.device | str = "cpu",
         autocast: Callable[[], AbstractContextManager] = nullcontext,
     ) -> None:
-        assert predictor.predicts == "masked", "of masked_predictor"
+        assert predictor.predicts == "masked", "the predictor must come from masked_predictor"
         num_pieces = int((~tokenizer.is_special).sum())
         if not 1 <= top_k <= num_pieces:
-            raise ConfigError(f"top_k={top_k}: must be between 1 and {num_pieces}, the number of pieces")
+            raise ConfigError(f"top_k={top_k}: must be between 1 and {num_pieces}, the number of ordinary pieces")
         self.predictor, self.tokenizer, self.frame, self.top_k = predictor, tokenizer, frame, top_k
         self.batch_tokens, self.device, self.autocast = batch_tokens, device, autocast
         self._allowed_V = torch.from_numpy(~tokenizer.is_special).to(device)
@@ -82,7 +82,7 @@ class MaskFiller:
         }
 
     def lines(self, examples: Sequence[TextExample]) -> list[dict[str, Any]]:
-        """Answer each example with a JSON object: ``id``, ``text`` and ``masks``."""
+        """Return a JSON object for each example: ``id``, ``text`` and ``masks``."""
         filled = self.fill([example.text for example in examples])
         return [
             {"id": example.id, "text": example.text, "masks": masks}

@@ -22,42 +22,42 @@ OnError = Literal["stop", "skip"]
 #: An output line: the JSON object for an example.
 JsonObject = dict[str, Any]
 
-_REMEDY = "Fix it, or set on_error=skip to write an error in its place and continue"
+_REMEDY = "Fix it, or set on_error=skip to write an error in place of its prediction and continue"
 
 
-class AnswersInOrder:
-    """Answers examples in groups and writes the answers in the order of the examples.
+class PredictionsInOrder:
+    """Predicts examples in groups and writes the predictions in the order of the examples.
 
-    An example that cannot be answered stops the command after all earlier answers have been written. With
-    ``on_error="skip"``, an object with the ``error`` is written in place of the answer.
+    An example without a valid prediction stops the command after all earlier predictions have been written. With
+    ``on_error="skip"``, an object with the ``error`` is written in place of the prediction.
 
     Args:
-        group: maximum number of examples answered together.
+        group: maximum number of examples predicted together.
     """
 
     def __init__(
         self,
-        answer: Callable[[Sequence[Any]], Sequence[JsonObject]],
+        predict: Callable[[Sequence[Any]], Sequence[JsonObject]],
         write: Callable[[Sequence[JsonObject]], None],
         *,
         group: int,
         on_error: OnError,
     ) -> None:
-        self._answer, self._write = answer, write
+        self._predict, self._write = predict, write
         self._group, self._on_error = group, on_error
-        self._waiting: list[LocatedExample | JsonObject] = []
+        self._pending: list[LocatedExample | JsonObject] = []
         self.num_inputs = self.num_errors = 0
 
     @property
     def stops(self) -> bool:
-        """Whether an example that cannot be answered stops the command."""
+        """Whether an example that cannot be predicted stops the command."""
         return self._on_error == "stop"
 
-    def answer_all(self, examples: Iterable[LocatedExample]) -> None:
-        """Answer all examples and write the answers.
+    def predict_all(self, examples: Iterable[LocatedExample]) -> None:
+        """Predict all examples and write the predictions.
 
         Raises:
-            DataError: an example cannot be read or answered; the earlier answers are written first.
+            DataError: an example cannot be read or predicted; the earlier predictions are written first.
         """
         try:
             for where, example in examples:
@@ -72,32 +72,32 @@ class AnswersInOrder:
         self._add(self._error(str(self.num_inputs), problem))
 
     def flush(self) -> None:
-        """Answer the waiting examples and write the answers."""
-        waiting, self._waiting = self._waiting, []
-        if not waiting:
+        """Predict the pending examples and write the predictions."""
+        pending, self._pending = self._pending, []
+        if not pending:
             return
-        examples = [item[1] for item in waiting if isinstance(item, tuple)]
+        examples = [item[1] for item in pending if isinstance(item, tuple)]
         try:
-            answers = iter(self._answer(examples) if examples else ())
+            lines = iter(self._predict(examples) if examples else ())
         except DataError:
-            self._answer_one_by_one(waiting)
+            self._predict_one_by_one(pending)
             return
-        self._write([next(answers) if isinstance(item, tuple) else item for item in waiting])
+        self._write([next(lines) if isinstance(item, tuple) else item for item in pending])
 
     def _add(self, item: LocatedExample | JsonObject) -> None:
-        self._waiting.append(item)
+        self._pending.append(item)
         self.num_inputs += 1
-        if len(self._waiting) >= self._group:
+        if len(self._pending) >= self._group:
             self.flush()
 
-    def _answer_one_by_one(self, waiting: Sequence[LocatedExample | JsonObject]) -> None:
-        for item in waiting:
+    def _predict_one_by_one(self, pending: Sequence[LocatedExample | JsonObject]) -> None:
+        for item in pending:
             if not isinstance(item, tuple):
                 self._write([item])
                 continue
             where, example = item
             try:
-                line = self._answer([example])[0]
+                line = self._predict([example])[0]
             except DataError as error:
                 line = self._error(example.id, f"{where}: {error}")
             self._write([line])
@@ -144,7 +144,7 @@ def find_input(value: str) -> InputSource:
         return InputSource(str(file), file, is_stream=False)
     if path.exists() and not path.is_dir():
         return InputSource(value, path, is_stream=True)
-    problem = describe_splits(path) or "this file does not exist; set another file, or - for standard input"
+    problem = describe_splits(path) or "this file does not exist; choose another file, or - for standard input"
     raise DataError(f"input={value}: {problem}")
 
 
@@ -168,7 +168,7 @@ def input_format(choice: str | None, source: InputSource, reader: Reader, notes:
             file_format = TableLayout().format_of(source.path, notes)
         setting = f"input={source.name}: the file name does not determine a format"
     if file_format not in reader.formats:
-        raise ConfigError(f"{setting}: {reader.kind} reads {', '.join(reader.formats)}; set format= to one of these")
+        raise ConfigError(f"{setting}: {reader.kind} reads {', '.join(reader.formats)}; choose one with format=...")
     if source.is_stream and file_format in reader.file_only:
         others = " or ".join(name for name in reader.formats if name not in reader.file_only)
         raise ConfigError(f"format={file_format}: only a file can have this format; for a pipe, set {others}")
@@ -179,7 +179,7 @@ def input_file(
     source: InputSource,
     file_format: str,
     columns: Mapping[str, str],
-    answers: AnswersInOrder,
+    predictions: PredictionsInOrder,
     notes: Notes,
     *,
     delimiter: str | None = None,
@@ -188,10 +188,10 @@ def input_file(
     """Open an input for reading.
 
     Args:
-        answers: receives invalid inputs, and writes its waiting answers before the input waits for more data.
+        predictions: receives invalid inputs, and is flushed whenever reading waits for more data.
     """
     path = None if source.is_stream else source.path
-    lines = read_input(source, notes, encoding_errors=encoding_errors, before_waiting=answers.flush)
+    lines = read_input(source, notes, encoding_errors=encoding_errors, before_waiting=predictions.flush)
     return InputFile(
         name=source.name,
         lines=lines,
@@ -200,8 +200,8 @@ def input_file(
         columns=columns,
         delimiter=delimiter,
         encoding_errors=encoding_errors,
-        stops=answers.stops,
-        refuse=answers.add_error,
+        stops=predictions.stops,
+        refuse=predictions.add_error,
         notes=notes,
     )
 
@@ -216,7 +216,7 @@ def read_input(
     """Yield the lines of an input, numbered from 1, without line ends; one line is in memory at a time.
 
     Args:
-        before_waiting: called before the input waits for more data.
+        before_waiting: called whenever reading waits for more data.
     """
     if source.path is None and sys.stdin is not None and sys.stdin.isatty():
         print("Type one input per line; press Ctrl-D to finish", file=sys.stderr)

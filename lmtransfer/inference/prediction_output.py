@@ -32,8 +32,8 @@ SubmissionKind = Literal["glue", "squad"]
 def open_output(name: str, *, overwrite: bool) -> Iterator[Write]:
     """Provide a function that writes objects as JSON lines.
 
-    A file is written as ``<output>.partial`` and renamed at the end. After an error the partial file keeps the answers
-    so far; it is deleted if it is empty or if writing failed.
+    A file is written as ``<output>.partial`` and renamed at the end. After an error, the partial file keeps the
+    predictions made so far; it is deleted if it is empty or if writing failed.
     """
     if name == STANDARD_OUTPUT:
         yield _writer(sys.stdout, "standard output")
@@ -62,9 +62,9 @@ def check_output_path(name: str, *, overwrite: bool) -> Path:
     """Check that ``output=`` can be written, and return its path."""
     path = Path(name).expanduser()
     if path.is_dir():
-        raise RunDirectoryError(f"output={name}: this is a folder; set a file in it")
+        raise RunDirectoryError(f"output={name}: this is a folder; choose a file in it")
     if path.exists() and not overwrite:
-        raise RunDirectoryError(f"output={name}: the file already exists; set another file, or overwrite=true")
+        raise RunDirectoryError(f"output={name}: the file already exists; choose another file, or set overwrite=true")
     if not path.parent.is_dir():
         raise RunDirectoryError(f"output={name}: the folder {path.parent} does not exist; create it first")
     return path
@@ -89,8 +89,8 @@ def json_line(line: dict[str, Any], *, ascii_only: bool = False) -> str:
         return json.dumps(line, ensure_ascii=ascii_only, allow_nan=False)
     except ValueError:
         raise DataError(
-            f"{line.get('id')}: the run's answer has numbers that are not finite, so its weights are unusable; check "
-            "whether its training diverged"
+            f"{line.get('id')}: the prediction has values that are not finite, so the weights are unusable; check "
+            "whether training diverged"
         ) from None
 
 
@@ -106,7 +106,7 @@ class SubmissionFile:
         self._labels = list(task.labels)
         if output == STANDARD_OUTPUT:
             raise ConfigError(
-                "submission: set output= to a file, or to a folder in which the file gets its official name"
+                "submission: set output=<file>, or output=<folder>, in which the file gets its official name"
             )
         if kind == "glue":
             official = glue_table(task.name, split, self._labels).file
@@ -125,7 +125,7 @@ class SubmissionFile:
             )
 
     def write(self, examples: Sequence[Example], answers: Sequence[Any]) -> list[Path]:
-        """Write the answers to all examples of the split and return the paths of the files."""
+        """Write the predictions for all examples of the split, and return the paths of the files."""
         ids = [example.id for example in examples]
         if self.kind == "glue":
             check_complete(ids, self.split)
@@ -144,5 +144,5 @@ def _check_spans(task: Task) -> None:
     if task.head.kind != "span" or task.labels:
         what = f"{task.head.kind} task" if task.head.kind != "span" else "task with answers that are not spans"
         raise ConfigError(
-            f"submission=squad: {task.name} is a {what}, whose answers do not fit SQuAD's format; remove submission="
+            f"submission=squad: SQuAD's format has only spans, but {task.name} is a {what}; leave submission out"
         )

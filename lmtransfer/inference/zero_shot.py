@@ -16,7 +16,7 @@ from rich.table import Table
 
 from lmtransfer.config.component import build
 from lmtransfer.config.revisions import count_text
-from lmtransfer.config.sweep import in_sweep, sweep_name
+from lmtransfer.config.sweep_names import in_sweep, sweep_name
 from lmtransfer.errors import ConfigError, DataError, RunDirectoryError
 from lmtransfer.inference.completions import score_completions
 from lmtransfer.inference.pretrained import ZeroShotScores

@@ -15,7 +15,7 @@ from lmtransfer.config import config_files, overrides, paths
 from lmtransfer.config.composing import running_config
 from lmtransfer.config.config_files import drop_null_groups
 from lmtransfer.config.short_forms import expand_task_groups
-from lmtransfer.config.sweep import in_sweep
+from lmtransfer.config.sweep_names import in_sweep
 from lmtransfer.errors import ConfigError
 from lmtransfer.launch.run_once import run_once
 from lmtransfer.launch.run_sweep import run_by_hydra

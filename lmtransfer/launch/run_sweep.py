@@ -22,7 +22,7 @@ from omegaconf import DictConfig
 from lmtransfer.config import command_help, overrides, paths
 from lmtransfer.config.composing import REFUSALS, compose_files, diagnose, quote_texts, running_config
 from lmtransfer.config.effective import complete_values
-from lmtransfer.config.sweep import in_sweep, sweep_name
+from lmtransfer.config.sweep_names import in_sweep, sweep_name
 from lmtransfer.errors import ConfigError, Interrupted, LmtransferError
 from lmtransfer.launch.run_once import run_as_is, run_once, settings_check, to_user_error
 from lmtransfer.launch.sweep_points import (

@@ -21,7 +21,6 @@ from omegaconf import DictConfig, OmegaConf
 
 from lmtransfer.config import overrides
 from lmtransfer.config.composing import REFUSALS, compose_files
-from lmtransfer.config.sweep import ON_THIS_MACHINE
 from lmtransfer.errors import ConfigError, Interrupted, LmtransferError, MachineError
 from lmtransfer.system.cores import hardware_threads
 from lmtransfer.system.durable import remove
@@ -58,7 +57,7 @@ class SweepPlan:
     @property
     def is_local(self) -> bool:
         """Whether all points run on this machine."""
-        return self.launcher in ON_THIS_MACHINE
+        return self.launcher in ("basic", "joblib", "submitit_local")
 
 
 def plan_of(primary: str, words: Sequence[str], *, config_dir: str | None = None) -> SweepPlan:

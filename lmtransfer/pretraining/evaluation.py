@@ -15,7 +15,7 @@ from rich.table import Table
 
 from lmtransfer.config.plain import resolve_config
 from lmtransfer.config.settings import TrainSettings
-from lmtransfer.config.sweep import in_sweep, sweep_name
+from lmtransfer.config.sweep_names import in_sweep, sweep_name
 from lmtransfer.data.micro_batches import evaluation_batches
 from lmtransfer.data.token_store import TokenStore
 from lmtransfer.errors import ConfigError, DataError

@@ -1,4 +1,4 @@
-"""The main result as text: whether pretraining helped, by how much, and how certain this is."""
+"""States in sentences whether pretraining helped, by how much, and how certain this is."""
 
 from __future__ import annotations
 
@@ -7,39 +7,27 @@ from dataclasses import dataclass, replace
 
 from lmtransfer.reporting.runs.entries import Entry
 from lmtransfer.reporting.runs.lineage import PRETRAINED, TOKENIZER, differing_keys, is_chosen_on_scored_split, lineage
-from lmtransfer.reporting.verdict_text import difference_with_unit, grounds, power_text, with_unit
+from lmtransfer.reporting.verdict_text import WHY_NO_VERDICT, difference_with_unit, grounds, power_text, with_unit
 from lmtransfer.runs.labels import node_label
 from lmtransfer.verdicts.compare import correct_column
 from lmtransfer.verdicts.difference import BETTER, NO_VERDICT, Difference, Verdict
 
-_WHY_NO_VERDICT: dict[Verdict, str] = {
-    "one seed, no spread": "one seed has no spread",
-    "no examples": "there are no random seeds and the predictions are not known",
-    "seeds all alike": "all seeds are equal",
-    "collapsed": "every seed predicts the same label for every example",
-    "control collapsed": "every seed of the control predicts the same label for every example",
-    "settings differ": "other settings differ besides the weights",
-}
-
-
-_OTHER_OUTCOMES: dict[Verdict, str] = {
+_OUTCOMES: dict[Verdict, str] = {
+    "better": "helped",
+    "better but below a baseline": "helped, but counting words or the majority does as well",
     "worse": "hurt",
     "equivalent": "made no difference beyond the margin",
     "no difference shown": "showed no difference",
-    "one seed, no spread": "cannot be judged with a single seed",
-    "seeds all alike": "cannot be judged with equal seeds",
-    "collapsed": "collapsed to one label",
-    "control collapsed": "cannot be judged with a collapsed control",
+    **{verdict: f"cannot be judged ({reason})" for verdict, reason in WHY_NO_VERDICT.items()},
 }
 
 
 @dataclass(frozen=True, slots=True)
 class BeforeAfter:
-    """Two transfers to the same task in the same way.
+    """Two runs that transfer to the same task in the same way, from before and after continued pretraining.
 
     Attributes:
-        after: transfer from a run that continued the pretraining of that run.
-        difference: ``after`` minus ``before``, judged together with the other differences of this kind.
+        difference: ``after`` minus ``before``; the verdict is corrected for the number of such pairs.
     """
 
     before: Entry
@@ -48,7 +36,7 @@ class BeforeAfter:
 
 
 def before_and_after(entries: Sequence[Entry]) -> list[BeforeAfter]:
-    """Pair each transfer from a continued run with the transfer from the earlier run, if there is exactly one."""
+    """Pair each transfer from a continued pretraining run with the transfer from the earlier run, if it is unique."""
     pairs = []
     runs = [entry.run for entry in entries]
     for after in entries:
@@ -65,7 +53,7 @@ def before_and_after(entries: Sequence[Entry]) -> list[BeforeAfter]:
             if len(candidates) == 1 and (difference := after.compare(candidates[0].condition)) is not None:
                 pairs.append(BeforeAfter(candidates[0], after, difference))
             if candidates:
-                break  # the nearest earlier run with a transfer; several transfers are ambiguous, so none is used
+                break  # use only the nearest earlier run with a transfer, and none if it has several
     corrected = correct_column([pair.difference for pair in pairs], margins=[pair.after.margin for pair in pairs])
     return [replace(pair, difference=difference) for pair, difference in zip(pairs, corrected, strict=True)]
 
@@ -75,7 +63,7 @@ def _is_scored(entry: Entry) -> bool:
 
 
 def _has_same_settings(entry: Entry, other: Entry) -> bool:
-    """Whether two transfers differ, as far as is known, only in their starting point."""
+    """Whether two transfers have the same known settings except for their starting point."""
 
     def scored_as(transfer: Entry) -> tuple[object, ...]:
         return (transfer.run.command, transfer.task, transfer.split, transfer.metric, transfer.transfer)
@@ -89,7 +77,7 @@ def _has_same_settings(entry: Entry, other: Entry) -> bool:
 
 
 def answer(entries: Sequence[Entry]) -> str:
-    """Say whether pretraining helped, over all comparisons with a control, and whether continued pretraining did."""
+    """State whether pretraining helped compared with the controls, and whether continued pretraining helped."""
     return " ".join(
         [
             _pretraining_sentence(entries),
@@ -101,7 +89,7 @@ def answer(entries: Sequence[Entry]) -> str:
 
 
 def _word_count_sentences(entries: Sequence[Entry]) -> list[str]:
-    """Say whether counting words does as well as the runs, even if they are better than their controls."""
+    """State which runs score no better than counting words, even if they are better than their controls."""
     with_baseline = [entry for entry in entries if entry.baseline is not None and entry.score is not None]
     not_above = [entry for entry in with_baseline if not entry.is_worse(*_means(entry))]
     if not not_above:
@@ -125,7 +113,7 @@ def _means(entry: Entry) -> tuple[float, float]:
 
 
 def _missing_control_sentences(entries: Sequence[Entry]) -> list[str]:
-    """Name each run without a verdict although there is a run that resembles its control."""
+    """Explain for runs without a control why a similar run is not the control."""
     without_verdict = [entry for entry in entries if entry.without_control]
     sentences = [f"No verdict on {entry.name}: {entry.without_control}." for entry in without_verdict[:3]]
     num_more = len(without_verdict) - 3
@@ -150,45 +138,30 @@ def _pretraining_sentence(entries: Sequence[Entry]) -> str:
     verdicts = [entry.difference.verdict for entry in compared if entry.difference is not None]
     parts = [f"Pretraining helped in {sum(verdict in BETTER for verdict in verdicts)} of {len(verdicts)} comparisons"]
     parts += [
-        f"{text} in {verdicts.count(verdict)}" for verdict, text in _OTHER_OUTCOMES.items() if verdict in verdicts
+        f"{text} in {verdicts.count(verdict)}"
+        for verdict, text in _OUTCOMES.items()
+        if verdict in verdicts and verdict not in BETTER
     ]
     text = parts[0] if len(parts) == 1 else ", ".join(parts[:-1]) + " and " + parts[-1]
     return f"{text}. The clearest comparison: {_scores_clause(max(compared, key=_certainty))}"
 
 
 def comparison(entry: Entry) -> str:
-    """State a comparison as a sentence."""
-    start: dict[Verdict, str] = {
-        "better": "Pretraining helped",
-        "better but below a baseline": "Pretraining helped, but counting words or the majority does as well",
-        "worse": "Pretraining hurt",
-        "equivalent": "Pretraining made no difference beyond the margin",
-        "no difference shown": "No difference is shown",
-        **{verdict: f"No verdict, because {reason}" for verdict, reason in _WHY_NO_VERDICT.items()},
-    }
-    if entry.difference is None:
-        raise ValueError(f"{entry.run.key} has no control to compare with")
-    return f"{start[entry.difference.verdict]}: {_scores_clause(entry)}"
+    """State in a sentence how a run compares with its control."""
+    assert entry.difference is not None
+    return f"Pretraining {_OUTCOMES[entry.difference.verdict]}: {_scores_clause(entry)}"
 
 
 def _continuation_sentence(pair: BeforeAfter) -> str:
     before, after, difference = pair.before, pair.after, pair.difference
-    start: dict[Verdict, str] = {
-        "better": "helped",
-        "better but below a baseline": "helped, but counting words or the majority does as well",
-        "worse": "hurt",
-        "equivalent": "makes no difference beyond the margin",
-        "no difference shown": "shows no difference",
-        **{verdict: f"cannot be judged, because {reason}" for verdict, reason in _WHY_NO_VERDICT.items()},
-        "control collapsed": "cannot be judged, because the earlier run predicts the same label for every example",
-    }
+    outcome = _OUTCOMES[difference.verdict].replace("the control", "the earlier run")
     source, metric = after.source, after.metric or ""
     assert source is not None
     assert before.score is not None
     assert after.score is not None
     text = node_label(source.config.get("corpus"))
     sentence = (
-        f"Continued pretraining{f' on {text}' if text else ''} {start[difference.verdict]}: on {after.group}, "
+        f"Continued pretraining{f' on {text}' if text else ''} {outcome}: on {after.group}, "
         f"{after.name} ({after.transfer}) reaches {with_unit(after.score.mean, metric)} {metric} against "
         f"{with_unit(before.score.mean, metric)} for {before.name}, which started from the earlier run, a "
         f"difference of {difference_with_unit(difference.delta, metric)}"
@@ -200,8 +173,10 @@ def _continuation_sentence(pair: BeforeAfter) -> str:
 
 def _scores_clause(entry: Entry) -> str:
     difference, score, control, metric = entry.difference, entry.score, entry.control, entry.metric
-    if difference is None or score is None or control is None or metric is None:
-        raise ValueError(f"{entry.run.key} has no control to compare with")
+    assert difference is not None
+    assert score is not None
+    assert control is not None
+    assert metric is not None
     sentence = (
         f"on {entry.group}, {entry.name} ({entry.transfer}) reaches {with_unit(score.mean, metric)} "
         f"{metric} against {with_unit(control.mean, metric)} without pretraining, a difference of "
@@ -221,7 +196,7 @@ def _scores_clause(entry: Entry) -> str:
 
 
 def _certainty(entry: Entry) -> tuple[bool, float]:
-    """Return the sort key of a comparison: finetuned before frozen, then by p value; without a p value last."""
+    """Return a sort key; the maximum is the clearest comparison: of a finetuned run, with the smallest p value."""
     difference = entry.difference
     if difference is None or difference.p_value is None:
         return (False, -1.0)

@@ -1,4 +1,4 @@
-"""All runs as a single pandas table for plots and analyses, with one row for each score of each seed."""
+"""Collects all runs in one pandas table, with a row per seed, for plots and analyses."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ FILES: Mapping[str, str] = {"csv": "records.csv", "parquet": "records.parquet", 
 
 #: Columns of whole numbers, which may be unknown.
 _WHOLE = ("seed", "pretraining_seed", "num_train")
-#: The entries of a training result about its cost, under the same names.
+#: The entries of a result that state the cost of training; the columns have the same names.
 _COST = ("seconds", "tokens", "tokens_per_second", "peak_memory", "num_parameters", "num_trained_parameters", "flops")
 
 
 def load_records(*roots: str | Path) -> pd.DataFrame:
-    """Read the runs in some folders, ``runs`` by default, as one table; see ``records``."""
+    """Read the runs in some folders (by default ``runs``) as one table; see ``records``."""
     return records(make_entries(collect(*map(Path, roots or ["runs"]))))
 
 
 def records(entries: Sequence[Entry]) -> pd.DataFrame:
-    """Tabulate the scores of all runs, a row for each seed of a run, its control and each of its baselines.
+    """Tabulate the scores of all runs, with a row for each seed of a run, of its control and of its baselines.
 
     A run without a score has one row. Columns:
 
-    - ``run``, ``command``, ``state``: the run's folder relative to the folder that was read, the command that produced
-      it, and "finished", "unfinished" or "torn";
+    - ``run``: the run's folder, relative to the folder that was read; ``command``: the command that produced the run;
+      ``state``: "finished", "unfinished" or "torn";
     - ``side``: "run", "control", "majority", or the name of a baseline;
     - ``seed``, ``pretraining_seed``; ``metric``, ``score``: the main metric, in the units of ``result.json``;
       ``metrics.<name>``: every metric;
@@ -45,7 +45,7 @@ def records(entries: Sequence[Entry]) -> pd.DataFrame:
       that the weights come from), ``pretraining_tokens``, ``pretraining_seconds``;
     - ``seconds``, ``tokens``, ``tokens_per_second``, ``peak_memory`` (bytes), ``num_parameters``,
       ``num_trained_parameters``, ``flops``: the cost of training this seed, where known;
-    - ``config.<key>``: every setting of the run. A column with values of several types holds them as JSON.
+    - ``config.<key>``: every setting of the run. If the values in a column have several types, they are JSON.
     """
     import pandas as pd
 
@@ -119,7 +119,7 @@ def _shared(entry: Entry) -> dict[str, Any]:
 
 
 def _scores(node: Mapping[str, Any], runs: Sequence[Run]) -> Iterator[dict[str, Any]]:
-    """Yield each seed's metrics and cost in a ``result.json`` or in its part for a control or a baseline."""
+    """Yield the metrics and the cost of each seed in a result, or in its part on a control or a baseline."""
     seeds = node.get("seeds") or [node]
     for seed in seeds:
         scores = {f"metrics.{name}": number(value) for name, value in (seed.get("metrics") or {}).items()}
@@ -129,7 +129,7 @@ def _scores(node: Mapping[str, Any], runs: Sequence[Run]) -> Iterator[dict[str, 
 
 
 def _result_of(seed: Mapping[str, Any], node: Mapping[str, Any], runs: Sequence[Run], *, alone: bool) -> Mapping:
-    """Return the ``result.json`` of a seed's own folder, or of the run if there is only one seed."""
+    """Return the result of a seed: from its own folder, or from the run if there is only one seed."""
     folders = [f"seed-{seed.get('seed')}", f"pretraining-{seed.get('pretraining_seed')}"]
     matches = [run for run in runs if run.name == folders[0]]
     matches = [run for run in matches if folders[1] in run.key.split("/")] or matches

@@ -1,9 +1,10 @@
-"""The tables of a report: all runs, with three selections of columns, the leaderboard, and the points of a sweep."""
+"""Builds the tables of a report: the table of all runs, the leaderboard, and the points of a sweep."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -31,17 +32,14 @@ from lmtransfer.reporting.table import (
     score_text,
 )
 from lmtransfer.reporting.verdict_text import detectable_text, needed_text, short_text
-from lmtransfer.runs.result import RunResult
 from lmtransfer.system.printable import count, duration, format_metric
-from lmtransfer.verdicts.compare import correct_column
 from lmtransfer.verdicts.conditions import Condition, condition
-from lmtransfer.verdicts.difference import Difference
 from lmtransfer.verdicts.spread import Spread
 
 _TRANSFER_ORDER = ("majority", "baseline", "control", "frozen", "bitfit", "lora", "finetuned")
 
 _DIFFERENCE = TableColumn("difference from control", ("difference", "({interval})"))
-#: Columns for Markdown and LaTeX: one line per run.
+#: Columns for Markdown and LaTeX, with one line of text per run.
 WIDE = (
     TableColumn("run", ("run", "({state})")),
     TableColumn("model"),
@@ -65,12 +63,12 @@ WIDE = (
     TableColumn("cost", separator=", "),
     TableColumn("tokens/s"),
 )
-#: Columns for the page: under group headings, with the pretraining below the name of the run.
+#: Columns for the HTML page, which has a heading per group and shows model, objective and corpus below the run's name.
 PAGE = (
     replace(WIDE[0], notes=("weights",), problem="warning"),
     *(column for column in WIDE[1:] if column.heading not in ("model", "objective", "corpus", "task", "metric")),
 )
-#: Columns for a terminal 100 characters wide: a few lines of text per run.
+#: Columns for a terminal of 100 characters, with a few lines of text per run.
 NARROW = (
     TableColumn("run", notes=("weights", "reason", "warning"), width=(18, 36)),
     TableColumn("transfer", notes=("{several seeds} seeds",), width=(9, 10)),
@@ -112,9 +110,9 @@ class ReportRow:
     """One row of the table.
 
     Attributes:
-        entry: the run; for a baseline or a control, its run's entry with its own score.
-        run: name of the run or of the baseline, or "majority".
-        label: ``run``, with the way of transfer where comparable runs share the name.
+        entry: the run; for a baseline or a control, the run's entry with the score replaced.
+        run: the name of the run or of the baseline, or "majority".
+        label: ``run``, followed by the way of transfer if comparable runs share the name.
         other_metrics: the scores by the task's metrics other than the main one.
         note: a remark about an unfinished or damaged run, or about its score.
     """
@@ -127,7 +125,7 @@ class ReportRow:
 
 
 def table_rows(entries: Sequence[Entry]) -> list[ReportRow]:
-    """Build all rows: each task's baselines, controls, probes and finetuned runs, then pretraining runs."""
+    """Build all rows: for each task, baselines, controls, probes and finetuned runs; then pretraining runs."""
     names = distinct_names(entries)
     groups: dict[tuple[bool, str, str, float], dict[tuple[str, str], ReportRow]] = {}
     for entry in entries:
@@ -137,7 +135,7 @@ def table_rows(entries: Sequence[Entry]) -> list[ReportRow]:
             rows.setdefault(("majority", ""), _baseline(entry, "majority", "majority", condition([entry.majority])))
         for name, scores in entry.baseline_conditions.items():
             same = rows.get(("baseline", name))
-            # A group with other seeds has other examples.
+            # Other seeds may have other examples.
             if same is None or same.entry.condition is None or len(scores.scores) > len(same.entry.condition.scores):
                 rows["baseline", name] = _baseline(entry, name, "baseline", scores)
         own = entry.control_condition
@@ -199,9 +197,9 @@ def _note(entry: Entry) -> str:
 
 
 def _remarks(entry: Entry, result: Mapping[str, Any]) -> list[str]:
-    """List warnings about a score; ``result`` may be the control's part of a result."""
+    """List warnings about a score; ``result`` may be the part of a result on the control."""
     score, remarks = entry.score, []
-    if collapsed := int(result.get("collapsed") or 0):  # which a mean can hide
+    if collapsed := int(result.get("collapsed") or 0):  # a mean can hide this
         several = f"{collapsed} of {score.n} seeds predict" if score is not None and score.n > 1 else "predicts"
         remarks.append(f"{several} the same label for every example")
     remarks += result.get("undefined") or []
@@ -215,7 +213,7 @@ def _remarks(entry: Entry, result: Mapping[str, Any]) -> list[str]:
 
 
 def results_table(rows: Sequence[ReportRow]) -> ReportTable:
-    """Build the table of a report by groups of comparable runs; ``WIDE``, ``PAGE`` and ``NARROW`` select columns."""
+    """Build the table of all runs, by groups of comparable runs, with the columns ``WIDE``."""
     names = dict.fromkeys(row.entry.group for row in rows)
     return ReportTable(
         "All results", WIDE, tuple(_group(name, [row for row in rows if row.entry.group == name]) for name in names)
@@ -223,10 +221,7 @@ def results_table(rows: Sequence[ReportRow]) -> ReportTable:
 
 
 def leaderboard(entries: Sequence[Entry]) -> ReportTable | None:
-    """Rank all scored runs of tasks, task by task, best score first; return None if there are no such runs.
-
-    Empty columns are left out.
-    """
+    """Rank the scored runs of each task, best first, without empty columns; return None if there are none."""
     scored = [entry for entry in entries if entry.score is not None and not entry.is_pretraining]
     if not scored:
         return None
@@ -235,9 +230,7 @@ def leaderboard(entries: Sequence[Entry]) -> ReportTable | None:
 
 
 def _position(entry: Entry) -> tuple[str, str, float, float, str]:
-    assert entry.score is not None
-    score = -entry.score.mean if entry.higher_is_better else entry.score.mean
-    return (entry.task, entry.split, float(entry.num_train or "inf"), score, entry.name)
+    return (entry.task, entry.split, float(entry.num_train or "inf"), entry.order, entry.name)
 
 
 def _group(name: str, rows: Sequence[ReportRow]) -> Group:
@@ -303,10 +296,10 @@ def _number(value: float | None, text: Callable[[float], str]) -> Cell:
 
 
 def sweep_table(sweep: Sweep, *, failed: Sequence[str] = ()) -> ReportTable:
-    """Build the table of a sweep, with a star at the best point.
+    """Build the table of a sweep, in which a star marks the best point.
 
     Args:
-        failed: labels of the points without a run, such as ``train.steps=5,seed=1``; their lines come last.
+        failed: the labels of points without a run, such as ``train.steps=5,seed=1``, which are listed last.
     """
     of_pretraining = sweep.points[0].entries[0].is_pretraining
     metric = metric_heading(sweep.metric, of_pretraining=of_pretraining) if sweep.metric else "metric"
@@ -327,7 +320,7 @@ def sweep_table(sweep: Sweep, *, failed: Sequence[str] = ()) -> ReportTable:
 
 def _point_line(sweep: Sweep, point: SweepPoint) -> Line:
     entry, metric, score = point.entries[0], sweep.metric or "", point.score
-    alone = len(point.entries) == 1  # each of several runs has its own difference
+    alone = len(point.entries) == 1  # several runs have several differences
     texts = {
         **{f"value {place}": value_text(value) for place, value in enumerate(point.values)},
         "score": entry.run.state if score is None else score_text(score, metric),
@@ -341,7 +334,7 @@ def _point_line(sweep: Sweep, point: SweepPoint) -> Line:
 
 
 def _failed_line(sweep: Sweep, label: str) -> Line:
-    """Build the line of a failed point; its label is ``key=value,key=value``."""
+    """Build the line of a failed point from its label, ``key=value,key=value``."""
     settings = parse_values(label)
     values = {f"value {place}": settings[key] for place, key in enumerate(sweep.keys) if settings.get(key)}
     texts = {**(values or {"value 0": label}), "score": "failed", "run": label}
@@ -355,16 +348,15 @@ def drop_run_names(table: ReportTable) -> ReportTable:
 
 def print_points(command: str, run_dirs: Sequence[Path], failed: Sequence[str]) -> None:
     """Print the table at the end of a sweep."""
-    if command == "pretrain":
-        print_table(_pretrainings(run_dirs, failed), report_console())
-    elif command in ("probe", "finetune"):
-        print_table(_transfers(run_dirs, failed), report_console())
+    if command in ("pretrain", "probe", "finetune"):
+        folder = run_dirs[0].parent.name
+        entries = make_entries([read_run(path, key=f"{folder}/{path.name}") for path in run_dirs])
+        table = _pretrainings(folder, entries, failed) if command == "pretrain" else _transfers(entries, failed)
+        print_table(table, report_console())
 
 
-def _pretrainings(run_dirs: Sequence[Path], failed: Sequence[str]) -> ReportTable:
-    folder = run_dirs[0].parent
-    entries = make_entries([read_run(path, key=f"{folder.name}/{path.name}") for path in run_dirs])
-    sweep = make_sweep(folder.name, entries)
+def _pretrainings(folder: str, entries: Sequence[Entry], failed: Sequence[str]) -> ReportTable:
+    sweep = make_sweep(folder, entries)
     if sweep is not None:
         return drop_run_names(sweep_table(sweep, failed=failed))
     table = results_table(table_rows(entries)).select(NARROW)
@@ -372,25 +364,19 @@ def _pretrainings(run_dirs: Sequence[Path], failed: Sequence[str]) -> ReportTabl
     return replace(table, groups=(*table.groups, *([Group(lines)] if lines else [])))
 
 
-def _transfers(run_dirs: Sequence[Path], failed: Sequence[str]) -> ReportTable:
-    """Build a line per point, best first, or in the sweep's order if the tasks differ."""
-    results = [(path.name, RunResult.read(path / "result.json").values()) for path in run_dirs]
-    metrics = {str(result["main_metric"]) for _, result in results}
-    tasks = {result.get("task_fingerprint") or (result["task"], result["main_metric"]) for _, result in results}
-    is_one_task = len(tasks) == 1
-    if is_one_task:
-        results.sort(key=lambda pair: pair[1]["mean"], reverse=bool(results[0][1]["higher_is_better"]))
-    differences = [Difference.from_values(result.get("difference")) for _, result in results]
-    corrected = iter(correct_column([difference for difference in differences if difference is not None]))
+def _transfers(entries: Sequence[Entry], failed: Sequence[str]) -> ReportTable:
+    """Build a table with a line per point, best first, or in the sweep's order if the points have different tasks."""
+    is_one_task = len({entry.task_fingerprint or (entry.task, entry.metric) for entry in entries}) == 1
     rows = []
-    for (label, result), difference in zip(results, differences, strict=True):
-        metric = str(result["main_metric"])
-        deviation = "" if result["deviation"] is None else format_metric(result["deviation"], metric)
-        cells = [format_metric(result["mean"], metric), deviation, str(result["n"])]
-        if difference is not None:
-            cells += [format_metric(result["control"]["mean"], metric), short_text(next(corrected), metric)]
-        rows.append([label, *([] if is_one_task else [metric]), *cells])
+    for entry in sorted(entries, key=attrgetter("order")) if is_one_task else entries:
+        assert entry.score is not None
+        metric = entry.metric or ""
+        deviation = "" if entry.score.deviation is None else format_metric(entry.score.deviation, metric)
+        cells = [format_metric(entry.score.mean, metric), deviation, str(entry.score.n)]
+        if entry.difference is not None and entry.control is not None:
+            cells += [format_metric(entry.control.mean, metric), short_text(entry.difference, metric)]
+        rows.append([entry.run.name, *([] if is_one_task else [metric]), *cells])
     rows += [[label, *([] if is_one_task else [""]), "failed"] for label in failed]
-    mean = metrics.pop() if is_one_task else "mean"
+    mean = (entries[0].metric or "") if is_one_task else "mean"
     headings = ["run", *([] if is_one_task else ["metric"]), mean, "deviation", "seeds", "control", "difference"]
     return plain_table("Points", headings, rows)

@@ -1,9 +1,8 @@
 """Tables: lines of named cells, and columns that show them.
 
-A table is built once. Its lines hold each value as a separate named cell, with a sort key and the mark of a verdict. A
-column shows one of these cells, or several, side by side or stacked, so each format and each width selects columns over
-the same lines. ``terminal_table``, ``markdown_table`` and the template ``table.html.j2`` render any table without
-knowing its content.
+A table is built once. Each line contains all values as named cells, which may have a sort key and a verdict's mark. A
+column shows one cell of a line, or several, side by side or stacked. Each output format and width selects its own
+columns. ``terminal_table``, ``markdown_table`` and the template ``table.html.j2`` render any table.
 """
 
 from __future__ import annotations
@@ -29,16 +28,16 @@ Order = Literal["ascending", "descending"]
 PLUS_MINUS = "\u00b1"
 _LONGEST_NUMBER = 16
 
-#: The width if the output is not a terminal but, for example, a log.
+#: The width of output that does not go to a terminal.
 _WIDTH = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A verdict as a sign that can be read without color.
+    """A verdict as a sign that is readable without color.
 
     Attributes:
-        kind: better, worse, even (no difference shown, or below a baseline) or open (no verdict).
+        kind: better, worse, even (no difference, or below a baseline) or open (no verdict).
     """
 
     kind: Literal["better", "worse", "even", "open"]
@@ -65,8 +64,8 @@ class Cell:
     """One cell.
 
     Attributes:
-        sort: the sort key; None to sort by the text, with empty texts last.
-        mark: the sign of a verdict, shown before the text.
+        sort: the sort key; None to sort by the text, with empty cells last.
+        mark: the sign of a verdict, which is shown before the text.
     """
 
     text: str = ""
@@ -77,7 +76,7 @@ class Cell:
 
     @classmethod
     def of_lines(cls, texts: Sequence[str]) -> Cell:
-        """Build a cell of several lines, or an empty cell."""
+        """Build a cell with one line for each text."""
         return cls(texts[0], tuple(texts[1:])) if texts else cls()
 
     @property
@@ -87,7 +86,7 @@ class Cell:
 
     @property
     def is_number(self) -> bool:
-        """Whether the text is a short number, such as ``0.673 +- 0.011``, which should not be broken."""
+        """Whether the text is a short number, such as ``0.673 +- 0.011``, which must not be broken across lines."""
         starts = self.text[:1].isdigit() or (self.text[:1] in "+-" and self.text[1:2].isdigit())
         return starts and len(self.text) <= _LONGEST_NUMBER
 
@@ -98,17 +97,17 @@ _EMPTY = Cell()
 
 @dataclass(frozen=True, slots=True)
 class TableColumn:
-    """A column, which shows one cell of each line, or several cells as one.
+    """A column, which shows one or several cells of each line.
 
-    A cell is specified by its name, or by a phrase around the name: ``{tokens} tokens``. An empty cell is left out
-    together with its phrase.
+    A cell is given by its name, or by a phrase that contains the name in braces: ``{tokens} tokens``. If the cell is
+    empty, the phrase is left out.
 
     Attributes:
-        text: cells that are shown side by side; by default the cell with the heading's name.
-        notes: cells that are shown below the text.
+        text: the cells to show side by side; by default, the cell that has the heading as its name.
+        notes: the cells to show below the text.
         first: the sort order after the first click on the heading; None if the column cannot be sorted.
-        width: minimum and maximum width on a terminal; None to fit the content.
-        has_unit: whether, on a terminal, the note of a group (its metric) is shown above this column.
+        width: the minimum and the maximum width on a terminal; None for the width of the content.
+        has_unit: whether a terminal shows the note of each group, which is the metric, in this column.
     """
 
     heading: str
@@ -122,7 +121,7 @@ class TableColumn:
     is_bold: bool = False
 
     def cell(self, line: Line) -> Cell:
-        """Combine a line's cells that the column shows into one cell."""
+        """Combine the cells of a line that this column shows into one cell."""
         text = self.text or (self.heading,)
         cells = [line.cells.get(name, _EMPTY) for _, name, _ in map(_split, (*text, *self.notes))]
         return Cell(
@@ -135,7 +134,7 @@ class TableColumn:
 
 
 def _split(part: str) -> tuple[str, str, str]:
-    """Split a phrase into the words before the cell's name, the name, and the words after it."""
+    """Split a phrase into the text before the name, the name, and the text after the name."""
     before, brace, rest = part.partition("{")
     name, _, after = rest.partition("}")
     return (before, name, after) if brace else ("", part, "")
@@ -151,7 +150,7 @@ def _cell_texts(parts: Sequence[str], line: Line) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line: its cells by name; ``kind`` is a class of the style sheet, such as ``control``."""
+    """One line: cells by name; ``kind`` is a CSS class, such as ``control``."""
 
     cells: Mapping[str, Cell]
     kind: str = ""
@@ -159,7 +158,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Lines that belong together; without ``title`` they have no heading of their own."""
+    """Lines that belong together, with a heading if ``title`` is not empty."""
 
     lines: tuple[Line, ...]
     title: str = ""
@@ -193,7 +192,7 @@ class ReportTable:
 
     @property
     def rows(self) -> list[list[str]]:
-        """The table as plain text, row by row; commas separate the parts of a cell."""
+        """The cells of each row as plain text; commas separate the lines of a cell."""
         return [[", ".join(column.cell(line).lines) for column in self.columns] for line in self.lines]
 
     def select(self, columns: Sequence[TableColumn]) -> ReportTable:
@@ -208,7 +207,7 @@ class ReportTable:
 def plain_table(
     name: str, headings: Sequence[str], rows: Sequence[Sequence[str | Cell]], *, note: str = ""
 ) -> ReportTable:
-    """Build a table of one group with a cell for each heading."""
+    """Build a table with a single group from rows that have a cell for each heading."""
     columns = tuple(TableColumn(heading, (f"{place}",)) for place, heading in enumerate(headings))
     lines = (
         Line({f"{place}": Cell(cell) if isinstance(cell, str) else cell for place, cell in enumerate(row)})
@@ -218,14 +217,14 @@ def plain_table(
 
 
 def metric_heading(metric: str, *, of_pretraining: bool = False) -> str:
-    """Return the metric's name with its unit; pretraining losses are named as validation losses."""
+    """Return a metric's name with its unit; the name of a pretraining loss is preceded by "validation"."""
     if of_pretraining and metric:
         return f"validation {metric}"
     return f"{metric} (%)" if in_percent(metric) else metric
 
 
 def score_text(score: Spread | None, metric: str) -> str:
-    """Format mean and deviation in the metric's displayed unit: ``69.6 +- 0.5``; no deviation for a single seed."""
+    """Format mean and deviation in the metric's unit: ``69.6 +- 0.5``; a single seed has no deviation."""
     if score is None:
         return ""
     text = format_metric(score.mean, metric)
@@ -246,12 +245,12 @@ def score_cell(score: Spread | None, metric: str) -> Cell:
 
 
 def metrics_cell(scores: Mapping[str, Spread]) -> Cell:
-    """Build the cell of the other metrics, one line each with its unit: ``macro_f1 (%) 69.6 +- 0.5``."""
+    """Build the cell of the other metrics, with a line for each: ``macro_f1 (%) 69.6 +- 0.5``."""
     return Cell.of_lines([f"{metric_heading(metric)} {score_text(score, metric)}" for metric, score in scores.items()])
 
 
 def difference_cells(difference: Difference | None, metric: str) -> dict[str, Cell]:
-    """Build the cells of a difference, its corrected interval, and its verdict with its mark."""
+    """Build the cells for a difference: its value, its corrected interval, and its verdict with a mark."""
     if difference is None:
         return {}
     return {
@@ -262,7 +261,7 @@ def difference_cells(difference: Difference | None, metric: str) -> dict[str, Ce
 
 
 def markdown_table(table: ReportTable) -> str:
-    """Render a table with one line of text per row."""
+    """Render a table as Markdown, with one line of text per row."""
     lines = [[_escape(text) for text in row] for row in (table.headings, *table.rows)]
     lines.insert(1, ["---"] * len(table.columns))
     return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
@@ -273,7 +272,7 @@ def _escape(text: str) -> str:
 
 
 def report_console() -> Console:
-    """Create a console on standard output, with the width and colors of the terminal."""
+    """Create a console for standard output, as wide as the terminal or, without one, 100 characters wide."""
     from lmtransfer.system.console import Console
 
     console = Console()
@@ -281,7 +280,7 @@ def report_console() -> Console:
 
 
 def print_table(table: ReportTable, console: Console) -> None:
-    """Print a table; an ASCII-only terminal shows ``+-`` between mean and deviation."""
+    """Print a table, with ``+-`` in place of the plus-minus sign if the terminal cannot show this sign."""
     try:
         PLUS_MINUS.encode(console.encoding)
     except (UnicodeEncodeError, LookupError):
@@ -291,7 +290,7 @@ def print_table(table: ReportTable, console: Console) -> None:
 
 
 def terminal_table(table: ReportTable, *, plus_minus: str = PLUS_MINUS) -> RichTable:
-    """Render a table: the first line of each cell unchanged, the others dim below it, empty lines between groups."""
+    """Render a table for rich; the first line of a cell is normal, and the others are dim."""
     from rich import box
     from rich.table import Table as RichTable
     from rich.text import Text

@@ -1,11 +1,12 @@
-"""A verdict in words: the corrected interval, its scope, and the smallest detectable difference."""
+"""States verdicts in words: the corrected interval, the scope, and the smallest detectable difference."""
 
 from __future__ import annotations
 
 from lmtransfer.system.printable import format_difference, format_metric, in_percent
 from lmtransfer.verdicts.difference import BETTER, VERDICTS, Difference, Verdict
 
-_WHY_NO_VERDICT: dict[Verdict, str] = {
+WHY_NO_VERDICT: dict[Verdict, str] = {
+    "one seed, no spread": "one seed has no spread",
     "collapsed": "every seed predicts the same label for every example",
     "control collapsed": "every seed of the control predicts the same label for every example",
     "seeds all alike": "all seeds of one side, or the differences of all pairs, are equal",
@@ -36,7 +37,7 @@ def grounds(difference: Difference, metric: str, *, of: str = "these examples") 
     """State the basis of a verdict: ``95 % interval +6.1 to +13.9 over 5 pairs of runs, on these examples``.
 
     Args:
-        of: the scored data, which the text mentions if their variance is not in the interval.
+        of: the scored data, which are mentioned if the interval does not include their sampling variance.
     """
     num = difference.num_comparisons
     corrected = f", corrected for {num} comparisons," if num > 1 else ""
@@ -45,7 +46,7 @@ def grounds(difference: Difference, metric: str, *, of: str = "these examples") 
 
 
 def seeds_text(difference: Difference) -> str:
-    """State the seeds: ``5 pairs of runs``, ``5 and 3 seeds`` or ``5 seeds each``."""
+    """State the number of seeds: ``5 pairs of runs``, ``5 and 3 seeds`` or ``5 seeds each``."""
     first, second = difference.num_seeds
     if 0 in (first, second):
         return f"{first or second} seeds" if first or second else "the test examples"
@@ -55,7 +56,7 @@ def seeds_text(difference: Difference) -> str:
 
 
 def power_text(difference: Difference, metric: str) -> str:
-    """State the detectable difference and the seeds needed to confirm the observed one; empty without a verdict."""
+    """State the detectable difference, and how many seeds could confirm the observed one; empty without a verdict."""
     if difference.verdict not in VERDICTS or difference.detectable_difference is None:
         return ""
     points = " points" if in_percent(metric) else ""
@@ -71,13 +72,13 @@ def power_text(difference: Difference, metric: str) -> str:
 
 
 def detectable_text(difference: Difference | None, metric: str) -> str:
-    """State the smallest detectable difference, for a table."""
+    """Format the smallest detectable difference for a table."""
     detectable = None if difference is None or difference.verdict not in VERDICTS else difference.detectable_difference
     return "" if detectable is None else format_metric(detectable, metric)
 
 
 def needed_text(difference: Difference | None) -> str:
-    """State the seeds needed to show the observed difference, for a table; empty if there is already a verdict."""
+    """Format the number of seeds that could confirm the observed difference for a table; empty if it is confirmed."""
     if difference is None or difference.verdict != "no difference shown":
         return ""
     return "out of reach" if difference.seeds_needed is None else str(difference.seeds_needed)
@@ -91,7 +92,7 @@ def margin_text(difference: Difference, metric: str) -> str:
 
 
 def verdict_text(difference: Difference | None, metric: str | None = None) -> str:
-    """State the verdict for a table, with its scope or its margin: ``better, for this checkpoint``."""
+    """State a verdict with its scope or its margin: ``better, for this checkpoint``."""
     if difference is None:
         return ""
     if difference.verdict == "equivalent":
@@ -107,12 +108,12 @@ def short_text(difference: Difference, metric: str) -> str:
 
 
 def verdict_lines(difference: Difference, metric: str, *, reference: str = "the control") -> list[str]:
-    """State a difference for the console: the verdict with its basis, then what is detectable."""
+    """State a difference for the console: the verdict with its basis, then the power of the experiment."""
     start = f"difference from {reference} {difference_with_unit(difference.delta, metric)}"
     if difference.standard_error is None:
         return [f"{start}: no verdict, because one seed has no spread; set seeds=5"]
     if difference.verdict not in VERDICTS:
-        return [f"{start}: no verdict, because {_WHY_NO_VERDICT[difference.verdict]}"]
+        return [f"{start}: no verdict, because {WHY_NO_VERDICT[difference.verdict]}"]
     lines = [
         f"{start}: {verdict_text(difference, metric)} ({grounds(difference, metric)})",
         power_text(difference, metric),
@@ -121,6 +122,6 @@ def verdict_lines(difference: Difference, metric: str, *, reference: str = "the 
 
 
 def word_count_note(difference: Difference, baseline: str) -> str:
-    """State that counting words does as well as a run; empty if the run is above the better baseline."""
+    """State that a run is not above its better word-count baseline; empty if it is."""
     gain = difference.delta if difference.higher_is_better else -difference.delta
     return f"counting words does as well: this run is not above {baseline}" if gain <= 0 else ""

@@ -1,4 +1,4 @@
-"""The output of a report: on the terminal, or in a folder with HTML, Markdown, JSON and figures."""
+"""Prints a report, or writes it to a folder as HTML, Markdown and JSON with figures."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ from lmtransfer.reporting.answer import answer
 from lmtransfer.reporting.beyond_chance import chance_table
 from lmtransfer.reporting.figures.scores import draw_figures
 from lmtransfer.reporting.figures.style import SavedFigure
-from lmtransfer.reporting.page.report import html_report
+from lmtransfer.reporting.page.report import Section, html_report
 from lmtransfer.reporting.page.wrong_answers import Texts
 from lmtransfer.reporting.records import write_records
 from lmtransfer.reporting.results import NARROW, ReportRow, drop_run_names, results_table, sweep_table, table_rows
 from lmtransfer.reporting.runs.entries import Entry
 from lmtransfer.reporting.runs.sweeps import Sweep, entries_outside
-from lmtransfer.reporting.sections import Section
 from lmtransfer.reporting.table import markdown_table, print_table
 from lmtransfer.system.durable import ensure_folder, write_text
 from lmtransfer.verdicts.difference import Difference
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def print_report(entries: Sequence[Entry], sweeps: Sequence[Sweep], console: Console) -> None:
-    """Print the answer, the table of runs outside sweeps, and a table for each sweep."""
+    """Print the answer, a table of the runs outside sweeps, and a table for each sweep."""
     rows = table_rows(entries_outside(entries, sweeps))
     console.print(answer(entries), style="bold", markup=False)
     if rows:
@@ -73,9 +72,9 @@ def write_report(
     """Write ``report.html``, ``report.md``, ``report.json`` and ``figures/``, overwriting an earlier report.
 
     Args:
-        sections: parts of the HTML page that directly follow the answer.
+        sections: the sections of the HTML page that directly follow the answer.
         texts: finds the texts of examples for the HTML page; None to show no texts.
-        records: format of the records (see ``records.FILES``); None to write no records.
+        records: the format of the records (a key of ``records.FILES``); None to write no records.
     """
     try:
         with ensure_folder(folder):
@@ -91,13 +90,13 @@ def write_report(
                 write_records(entries, folder, records)
     except OSError as error:
         raise RunDirectoryError(
-            f"to={folder}: the report cannot be written ({error.strerror or error}); set to= to another folder"
+            f"to={folder}: the report cannot be written ({error.strerror or error}); choose another folder with to=..."
         ) from error
     return drawn_figures
 
 
 def to_json(rows: Sequence[ReportRow], sweeps: Sequence[Sweep], answer: str) -> str:
-    """Convert the content of all tables to JSON, in plain units (fractions, tokens, seconds)."""
+    """Convert all tables to JSON, with values as fractions, tokens and seconds."""
     points = [
         {
             "name": sweep.name,

@@ -34,36 +34,103 @@ class _Gain(TypedDict):
     interval: _Bounds
 
 
-class _AnyResult(TypedDict, total=False):
+class _Reliability(TypedDict):
+    ece: float
+    counts: list[int]
+    confidences: list[float]
+    accuracies: list[float]
+
+
+class _Calibration(TypedDict):
+    plain: _Reliability
+    scaled: _Reliability | None
+    temperature: float | None
+
+
+class _MixDeviation(TypedDict):
+    gamma: float | None
+    weights: list[float | None]
+
+
+class _LayerWeights(TypedDict):
+    gamma: float
+    weights: list[float]
+    deviation: NotRequired[_MixDeviation | None]
+
+
+class _Try(TypedDict, total=False):
+    arm: str
+    learning_rate: float
+    score: float | None
+    seed: int | None
+    pretraining_seed: int | None
+
+
+class _Curve(TypedDict):
+    key: str
+    values: list[float]
+    losses: list[float]
+
+
+class _SeedScores(TypedDict, total=False):
+    metrics: dict[str, float | None] | None
+    seed: int | None
+    pretraining_seed: int | None
+
+
+class _Scores(_SeedScores, total=False):
+    """A result, or its part on a control or a baseline."""
+
+    seeds: list[_SeedScores]
+    n: Whole | None
+    collapsed: bool | int
+    deterministic: bool
+    undefined: list[str]
+    learning_rate: float | None
+    calibration: _Calibration
+    layer_weights: _LayerWeights
+
+
+class _AnyResult(_Scores, total=False):
+    """The entries of ``result.json`` that are checked when the file is read; other entries may contain anything."""
+
     command: str | None
     task: str | None
     task_fingerprint: str | None
     split: str | None
     main_metric: str | None
+    higher_is_better: bool
+    zero_shot: str | bool
     chosen_by: str | None
+    weights: str | None
+    control: _Scores | bool | None
+    baselines: dict[str, _Scores] | None
+    majority: dict[str, float | None] | None
     majority_label: str | None
-    metrics: dict[str, float | None] | None
-    seconds: NonNegative | None
-    tokens: NonNegative | None
-    tokens_per_second: NonNegative | None
-    num_parameters: NonNegative | None
+    labels: list[str] | None
     mean: float | None
     median: float | None
     deviation: float | None
     standard_error: float | None
-    learning_rate: float | None
-    n: Whole | None
     num_train: Whole | None
     num_scored: Whole | None
-    num_trained_parameters: Whole | None
-    peak_memory: Whole | None
-    majority: dict[str, float] | None
     num_truncated: dict[str, Whole] | None
-    labels: list[str] | None
+    learning_rates: list[float] | None
+    learning_rate_tries: list[_Try]
     chance: float | None
     interval: _Bounds
     minus_token_frequencies: _Gain
     minus_random_weights: _Gain
+    curve: _Curve
+    parts: dict[str, dict[str, Any]]
+    unigram_entropy: float | None
+    seconds: NonNegative | None
+    tokens: NonNegative | None
+    tokens_per_second: NonNegative | None
+    num_parameters: NonNegative | None
+    num_trained_parameters: Whole | None
+    peak_memory: Whole | None
+    flops: NonNegative | None
 
 
 class _OneSeed(TypedDict):
@@ -170,9 +237,7 @@ class RunResult:
     @classmethod
     def read(cls, path: Path) -> Self:
         """Read a file that someone else may have written."""
-        values: dict[str, Any] = read_json(path, cls.schema, error=RunDirectoryError)
-        check_format(values, path)
-        return cls.of(values)
+        return cls.of(read_values(path, cls.schema))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,8 +299,9 @@ class JointResult(RunResult):
     schema: ClassVar[type] = _AllSeeds
 
 
-def check_format(values: Mapping[str, Any], path: Path) -> None:
-    """Reject the result of another version."""
+def read_values(path: Path, schema: type = _AnyResult) -> dict[str, Any]:
+    """Read and check the entries of a ``result.json``; reject the result of another version."""
+    values: dict[str, Any] = read_json(path, schema, error=RunDirectoryError)
     number = values.get("format")
     if number != FORMAT:
         which = "no format" if number is None else f"the format {str(number)[:40]}"
@@ -243,6 +309,7 @@ def check_format(values: Mapping[str, Any], path: Path) -> None:
             f"{path} has {which}, but this version of lmtransfer reads format {FORMAT}: repeat the run, or read it "
             "with the version that wrote it"
         )
+    return values
 
 
 def largest_values(results: Sequence[RunResult], *names: str) -> dict[str, Any]:

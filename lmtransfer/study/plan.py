@@ -32,7 +32,7 @@ _COMMANDS = ("probe", "finetune")
 _SETTINGS = ("command", "task", "num_train", "split", "seeds", "control", "words")
 #: Settings of a run that the study itself sets.
 _STUDY_KEYS = ("name", "output_root", "resume")
-_BUDGETS = ("steps", "tokens", "epochs", "seconds")  # in a study, pretrain.words are command-line arguments
+_BUDGETS = ("steps", "tokens", "epochs", "seconds")  # not words: pretrain.words has command-line arguments
 _NAME = re.compile(r"[\w.-]+")
 _LOOK_UP = re.compile(r"\$\{[^{}]*:")  # ${oc.env:HOME}, resolved here or in the started commands
 
@@ -43,10 +43,10 @@ class FigureSpec:
 
     Attributes:
         x: one of ``PLACES``, or a dotted key in the configuration of the pretraining or the transfer.
-        y: ``score`` of the transfers, validation ``loss`` of pretraining, or ``layer_weights`` of a scalar mix.
+        y: ``score`` of the transfers, validation ``loss`` of the pretraining, or ``layer_weights`` of a scalar mix.
         lines: what each line stands for; ``method`` is the way of transfer (frozen, finetuned, ...), ``model`` the
             family and size of the encoder.
-        against: the place on the x axis with which all others are compared, as text; None for the first.
+        against: the place on the x axis with which all other places are compared, as text; None for the first.
     """
 
     name: str
@@ -65,7 +65,7 @@ def figure_specs(
     """Read ``figures`` of a study.
 
     Args:
-        recipes: names of its recipes, including those that ``only`` leaves out.
+        recipes: names of the study's recipes, including those that ``only`` leaves out.
     """
     figures = content.get("figures") or {}
     if not isinstance(figures, Mapping):
@@ -149,10 +149,10 @@ class StudyPlan:
     """A study.
 
     Attributes:
-        folder: absolute path, an output root for the runs.
+        folder: absolute path of the study's folder, the output root of the runs.
         jobs: the jobs in running order: the pretraining of a recipe, its transfers, then the next recipe. If several
             jobs run at the same time, all pretraining comes first.
-        demonstration: whether its runs are too short for verdicts.
+        demonstration: whether the runs are too short for verdicts.
     """
 
     name: str
@@ -227,7 +227,7 @@ def _job(folder: Path, recipe: str, stage: str, run: Path, overrides: Sequence[s
 
 
 def _look_ups(cfg: DictConfig) -> list[str]:
-    """List the texts that OmegaConf would resolve on this machine, which a study must not contain, as problems."""
+    """Return one problem for each text that OmegaConf would resolve on this machine."""
     content = cast("dict[str, Any]", OmegaConf.to_container(cfg, resolve=False))
 
     return [
@@ -269,7 +269,7 @@ def _recipes(content: Mapping[str, Any], problems: list[str]) -> dict[str, dict[
         ]
         recipes = {name: overrides for name, overrides in recipes.items() if name in names}
     if not recipes and not problems:
-        problems.append("recipes: there are no recipes; choose a study (lmtransfer list studies), or set recipes=")
+        problems.append("recipes: there are no recipes; choose a study (lmtransfer list studies), or add a recipe")
     return recipes
 
 
@@ -350,5 +350,5 @@ def _split(text: str, where: str, problems: list[str]) -> list[str]:
     try:
         return shlex.split(text)
     except ValueError as error:
-        problems.append(f"{where}: {text[:60]!r} cannot be split into words ({error})")
+        problems.append(f"{where}: {text[:60]!r} cannot be split into key=value words ({error})")
         return []

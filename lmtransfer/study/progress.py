@@ -1,4 +1,4 @@
-"""The progress of a study: the ledger of its runs, pretraining that studies share, and the state of each run."""
+"""The progress of a study: the ledger of its runs, pretraining runs that studies share, and the state of each run."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from lmtransfer.system.safe_files import read_json
 
 _NAME = "study.json"
 
-#: Overrides that say where a run is but not what it is.
+#: Overrides that determine where a run is stored, but not what it does.
 _PLACES = ("name", "output_root", "resume", "cache_dir")
 
 State = Literal["finished", "running", "failed", "interrupted", "waiting"]
@@ -45,7 +45,7 @@ _STYLES = {"running": "bold", "failed": "bold red", "waiting": "dim"}
 
 
 class LedgerEntry(TypedDict, total=False):
-    """A run in the ledger; without ``seconds`` if it has not ended yet."""
+    """A run in the ledger; ``seconds`` is missing until the run ends."""
 
     overrides: Required[list[str]]
     seconds: NonNegative
@@ -78,14 +78,14 @@ def note_overrides(plan: StudyPlan) -> None:
                          ((job.overrides, before), (before, job.overrides)))  # fmt: skip
             also = "".join(f" and {short_path(run)}" for run in _started_from(plan, job))
             problems.append(
-                f"{job.key}: {short_path(job.run)} was started with {then}, but the study now has {now}: use another "
-                f"name=, or delete that folder{also}"
+                f"{job.key}: {short_path(job.run)} was started with {then}, but the study now has {now}: choose "
+                f"another name, or delete that folder{also}"
             )
         elif job.stage == PRETRAIN and not job.run.is_dir() and (transfers := _started_from(plan, job)):
             folders = " and ".join(map(short_path, transfers))
             problems.append(
                 f"{job.key}: {short_path(job.run)} is missing and would be pretrained again, but {folders} started "
-                "from it: delete these folders too, or use another name="
+                "from it: delete these folders too, or choose another name"
             )
         ledger[job.key] = saved or {"overrides": []}
         ledger[job.key]["overrides"] = list(job.overrides)
@@ -97,11 +97,10 @@ def note_overrides(plan: StudyPlan) -> None:
 
 
 def add_seconds(folder: Path, key: str, seconds: float, *, resumed: bool) -> float:
-    """Add seconds to those of a run and return the sum.
+    """Add the seconds of one start of a run to the run's total, and return the total.
 
     Args:
-        seconds: duration of this start.
-        resumed: whether the run was resumed, so that earlier seconds count.
+        resumed: whether the run was resumed, so that the seconds of earlier starts count.
     """
     ledger = read_ledger(folder)
     entry = ledger[key]
@@ -115,7 +114,7 @@ def _write(folder: Path, ledger: Ledger) -> None:
 
 
 def _started_from(plan: StudyPlan, pretraining: StudyJob) -> list[Path]:
-    """Return the transfer runs that began from the run of a pretraining job; none for other jobs."""
+    """Return the transfer runs that started from a pretraining job's run; empty for other jobs."""
     if pretraining.stage != PRETRAIN:
         return []
     same = (job for job in plan.jobs if job.recipe == pretraining.recipe and job.stage != PRETRAIN and not job.shared)
@@ -123,9 +122,9 @@ def _started_from(plan: StudyPlan, pretraining: StudyJob) -> list[Path]:
 
 
 def share_pretraining(plan: StudyPlan) -> StudyPlan:
-    """Replace pretraining jobs with equal, finished runs of other studies in the same output root.
+    """Replace pretraining jobs with identical, finished runs of other studies in the same output root.
 
-    Two runs are equal if their commands have the same overrides, apart from name and place. A run that the study itself
+    Two runs are identical if their commands have the same overrides, apart from name and place. A run that this study
     has begun is kept.
     """
     others = {words: run for run, words in _finished(plan)}
@@ -158,7 +157,7 @@ def _content(overrides: list[str] | tuple[str, ...]) -> frozenset[str]:
 
 
 def _move(job: StudyJob, moved: dict[Path, Path]) -> StudyJob:
-    """Move a pretraining job to its new place, or let a transfer begin from there."""
+    """Move a pretraining job to the run that replaces it, or let a transfer start from that run."""
     if job.run in moved:
         return replace(job, result=moved[job.run] / "result.json", shared=True)
     starts = {f"init={old}": f"init={new}" for old, new in moved.items()}
@@ -170,9 +169,9 @@ class JobProgress:
     """One run of a study.
 
     Attributes:
-        seconds: wall-clock duration, so far or in total; None if it has not begun.
-        left: estimated seconds until it ends; None if unknown.
-        note: the last line of its output while it runs; the reason if it failed.
+        seconds: wall-clock duration, so far or in total; None if the run has not begun.
+        left: estimated seconds until the run ends; None if unknown.
+        note: the last line of output while the run is running; the reason if the run failed.
     """
 
     recipe: str
@@ -221,7 +220,7 @@ def progress_of(folder: Path) -> list[JobProgress]:
 def seconds_left(jobs: Sequence[JobProgress]) -> float | None:
     """Estimate the seconds until the last run ends; None if a run's duration is unknown.
 
-    This assumes that the number of transfers at the same time stays as it is now, and that pretraining runs run alone.
+    The estimate assumes that as many transfers run at a time as now, and that pretraining runs run alone.
     """
     unfinished = [job for job in jobs if job.state in ("running", "waiting", "interrupted")]
     if any(job.left is None for job in unfinished):
@@ -270,7 +269,7 @@ def _budget(overrides: Sequence[str]) -> float | None:
 
 
 def watch(folder: Path, console: Console) -> list[JobProgress]:
-    """Show the progress until no run is left; if the output is not a terminal, show it once."""
+    """Show the progress until all runs have ended, or only once if the output is not a terminal."""
     jobs = progress_of(folder)
     if not console.is_terminal:
         console.print(progress_table(jobs, folder))

@@ -1,4 +1,4 @@
-"""The table of a study, and its figures: the scores to show, and the sentences that describe them."""
+"""The table of a study, and its figures, each with sentences that describe the scores."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lmtransfer.reporting.figures.kinds import draw
+from lmtransfer.reporting.figures.drawing import draw
 from lmtransfer.reporting.figures.scores import SeriesScore, layer_panel
 from lmtransfer.reporting.figures.spec import Chart, Panel, Place, make_series, points_panel, sort_points
+from lmtransfer.reporting.page.report import Section
 from lmtransfer.reporting.runs.collect import collect
 from lmtransfer.reporting.runs.details import LayerWeights, read_layer_weights
 from lmtransfer.reporting.runs.entries import Entry, make_entries
 from lmtransfer.reporting.runs.scores import number
-from lmtransfer.reporting.sections import Section
 from lmtransfer.reporting.table import (
     PLUS_MINUS,
     Cell,
@@ -62,10 +62,10 @@ _TRANSFERS = (
 
 #: Maximum number of lines in a figure that get a sentence.
 _MAX_LINES = 6
-#: Numbers from the first value on are shortened to three digits, from the second on written with an exponent.
+#: Numbers of at least the first value are shortened to three digits, those of at least the second get an exponent.
 _MANY, _LARGE = 1e5, 1e11
 DEMONSTRATION = "This is a demonstration with short runs, so no verdicts are given."
-#: Maximum number of lines with controls; with more lines, the controls' lines would hide them.
+#: Maximum number of lines for which controls are drawn; with more, the controls would hide the lines.
 _MOST_WITH_CONTROLS = 4
 #: Attributes of a pretraining entry.
 _OF_PRETRAINING = {
@@ -80,7 +80,7 @@ class StudyRow:
     """One recipe.
 
     Attributes:
-        transfers: the existing runs of its transfers, by name.
+        transfers: the existing runs of the recipe's transfers, by name.
     """
 
     recipe: str
@@ -336,7 +336,7 @@ def _place(x: str, row: StudyRow, transfer: str, entry: Entry) -> Place | None:
 
 
 def _plain(value: Any) -> Place | None:
-    """Convert a value to a place: a number, else its text."""
+    """Convert a value to a place: a number if possible, otherwise text."""
     if value is None:
         return None
     as_number = number(value)
@@ -363,17 +363,17 @@ def findings(spec: FigureSpec, lines: Sequence[FigureLine], *, demonstration: bo
 def _differences(spec: FigureSpec, lines: Sequence[FigureLine]) -> list[dict[Place, Difference]]:
     """Return the differences of each line from its reference, judged together."""
     differences: list[tuple[int, Place, Difference]] = []
-    for line_number, line in enumerate(lines):
+    for line_index, line in enumerate(lines):
         reference = _reference(spec, line)
         base = dict(line.points)[reference]
         for place, entry in line.points:
             difference = None if place == reference else entry.compare(base.condition)
             if difference is not None:
-                differences.append((line_number, place, difference))
+                differences.append((line_index, place, difference))
     corrected_differences = correct_column([difference for _, _, difference in differences])
     by_line: list[dict[Place, Difference]] = [{} for _ in lines]
-    for (line_number, place, _), difference in zip(differences, corrected_differences, strict=True):
-        by_line[line_number][place] = difference
+    for (line_index, place, _), difference in zip(differences, corrected_differences, strict=True):
+        by_line[line_index][place] = difference
     return by_line
 
 

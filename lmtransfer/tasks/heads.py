@@ -119,7 +119,7 @@ class HeadSpec:
     """The specification of a head, which describes targets and outputs without building the head."""
 
     kind: ClassVar[str]
-    module: ClassVar[str]  # full name of the head's class, a ``transfer.heads.base.Head``
+    module: ClassVar[str]  # full name of the head's class, a ``transfer.heads.Head``
     per: ClassVar[Literal["sequence", "token"]]  # whether there are logits for each sequence or for each token
     has_mean: ClassVar[bool] = False  # whether outputs of several heads can be averaged
     may_be_unreachable: ClassVar[bool] = False  # whether some gold answers cannot be expressed in tokens
@@ -159,7 +159,7 @@ class ClassificationSpec(HeadSpec):
     """One of C labels per sequence; outputs are the C logits."""
 
     kind: ClassVar[str] = "classification"
-    module: ClassVar[str] = "lmtransfer.transfer.heads.sequences.ClassificationHead"
+    module: ClassVar[str] = "lmtransfer.transfer.heads.ClassificationHead"
     per: ClassVar[Literal["sequence", "token"]] = "sequence"
     has_mean: ClassVar[bool] = True
 
@@ -191,7 +191,7 @@ class MultiLabelSpec(HeadSpec):
     """Any number of the C labels per sequence; outputs are the C logits, one independent decision each."""
 
     kind: ClassVar[str] = "multi_label"
-    module: ClassVar[str] = "lmtransfer.transfer.heads.sequences.MultiLabelHead"
+    module: ClassVar[str] = "lmtransfer.transfer.heads.MultiLabelHead"
     per: ClassVar[Literal["sequence", "token"]] = "sequence"
     has_mean: ClassVar[bool] = True
 
@@ -227,7 +227,7 @@ class RegressionSpec(HeadSpec):
     """One number per sequence; outputs are the number, (R, 1)."""
 
     kind: ClassVar[str] = "regression"
-    module: ClassVar[str] = "lmtransfer.transfer.heads.sequences.RegressionHead"
+    module: ClassVar[str] = "lmtransfer.transfer.heads.RegressionHead"
     per: ClassVar[Literal["sequence", "token"]] = "sequence"
     has_mean: ClassVar[bool] = True
 
@@ -254,7 +254,7 @@ class TaggingSpec(HeadSpec):
     """One of C tags per word; outputs are the C logits of each word."""
 
     kind: ClassVar[str] = "tagging"
-    module: ClassVar[str] = "lmtransfer.transfer.heads.tagging.TaggingHead"
+    module: ClassVar[str] = "lmtransfer.transfer.heads.TaggingHead"
     per: ClassVar[Literal["sequence", "token"]] = "token"
 
     def predictions(self, outputs: np.ndarray) -> np.ndarray:
@@ -285,7 +285,7 @@ class SpanSpec(HeadSpec):
     """
 
     kind: ClassVar[str] = "span"
-    module: ClassVar[str] = "lmtransfer.transfer.heads.span.SpanHead"
+    module: ClassVar[str] = "lmtransfer.transfer.span_head.SpanHead"
     per: ClassVar[Literal["sequence", "token"]] = "token"
     may_be_unreachable: ClassVar[bool] = True
 

@@ -1,11 +1,11 @@
 """The optimal linear head for a frozen encoder: a convex problem, without learning rate, epochs or randomness.
 
 The head minimizes ``C * sum of losses + ||W||^2 / 2`` over the weights W and the biases, which are not penalized:
-logistic regression for labels, sets of labels and tags, ridge regression for numbers. C has the same meaning as in
-scikit-learn's multinomial logistic regression, and is chosen by cross-validation within the training examples.
+logistic regression for labels, sets of labels and tags; ridge regression for scores. C has the same meaning as in
+scikit-learn's multinomial logistic regression, and is chosen by cross-validation on the training examples.
 
-The problem is solved in coordinates with nearly the same curvature in all directions: the eigenvectors of the inputs'
-covariance, each scaled by the root of the curvature along it. There L-BFGS needs tens of iterations.
+The solver works in coordinates in which the curvature is nearly equal in all directions: the eigenvectors of the
+inputs' covariance, each scaled by the square root of the curvature along it. L-BFGS then needs only tens of iterations.
 
 Shape legend: R rows (sequences, or words for tagging), E width of the head's input, K logits, F eigenvectors.
 """
@@ -25,29 +25,29 @@ from lmtransfer.tasks.base import Task
 from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.heads import Targets
 from lmtransfer.tasks.source import TaskSource
-from lmtransfer.transfer.heads.base import Head
+from lmtransfer.transfer.heads import Head
 from lmtransfer.transfer.learner import TaskLearner
 from lmtransfer.transfer.scoring import Outputs, evaluation_mode, score_outputs
 
 #: The values of C to choose from.
 STRENGTHS = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 1e1, 1e2)
 FOLDS = 3
-#: With more rows, a head is trained in batches, because features may exceed the memory and a penalty matters less.
+#: With more rows, the head is trained in batches: features may not fit in memory, and a penalty matters less.
 MAX_ROWS = 20_000
-#: Curvature of a loss per row, which scales the coordinates; an upper bound for the cross-entropy of two labels.
+#: Curvature of the loss per row, used to scale the coordinates; an upper bound for the cross-entropy of two labels.
 _CURVATURE = 0.25
 #: Eigenvalues smaller than this share of the largest are rounding errors.
 _RANK = 1e-12
-#: Far below the head's float32 rounding.
+#: Tolerances far below the head's float32 rounding.
 _EXACT_OPTIONS = {"maxiter": 5000, "maxfun": 10_000, "ftol": 1e-12, "gtol": 1e-8, "maxcor": 20}
-#: Close enough to choose C, in a third of the time.
+#: Tolerances that are small enough to choose C and need a third of the time.
 _ROUGH_OPTIONS = {"maxiter": 500, "maxfun": 1000, "ftol": 1e-7, "gtol": 1e-5, "maxcor": 20}
 _BLOCK_SEQUENCES = 512
 
 
 @dataclass(frozen=True, slots=True)
 class Optimum:
-    """The choice of C, its cross-validated main metric, and C, score, loss and collapse of every value tried."""
+    """The chosen C and its cross-validated score; ``tries`` has the score, loss and collapse of every value tried."""
 
     strength: float
     score: float
@@ -57,10 +57,9 @@ class Optimum:
 def fit_head(learner: TaskLearner, source: TaskSource, task: Task) -> Optimum:
     """Choose C by the task's main metric (ties: loss), then fit the learner's convex head on all examples.
 
-    Values of C are tried in ascending order, until two in a row have a worse score and loss than an earlier one.
-
-    A value of C for which all answers are the same is chosen only if every value has this problem: such a head reveals
-    nothing about the encoder.
+    Values of C are tried in ascending order, until two in a row have a worse score and a worse loss than an earlier
+    value. A value that makes all predictions identical is chosen only if every value does: such a head reveals nothing
+    about the encoder.
     """
     head, encoded = learner.head, source.encoded
     head.train()
@@ -76,11 +75,11 @@ def fit_head(learner: TaskLearner, source: TaskSource, task: Task) -> Optimum:
     tries: list[dict[str, Any]] = []
     for strength in STRENGTHS:
         logits_RK = torch.zeros(len(fold_R), head.num_logits, dtype=torch.float64)
-        for place, (problem, held_out) in enumerate(folds):
-            solution = problem.solve(strength, start=solutions[place], options=_ROUGH_OPTIONS)
+        for index, (problem, held_out) in enumerate(folds):
+            solution = problem.solve(strength, start=solutions[index], options=_ROUGH_OPTIONS)
             weight_KE, bias_K = problem.linear(solution)
             logits_RK[held_out] = inputs_RE[held_out] @ weight_KE.T + bias_K
-            solutions[place] = solution
+            solutions[index] = solution
         with evaluation_mode(head):
             loss = float(head.row_loss(logits_RK, targets)) / max(1, len(fold_R))
         evaluation = score_outputs(task, encoded, Outputs(logits_RK.float().numpy(), loss))
@@ -112,14 +111,14 @@ def head_inputs(learner: TaskLearner, source: TaskSource) -> Tensor:
         for start in range(0, len(source.encoded), _BLOCK_SEQUENCES):
             stop = min(start + _BLOCK_SEQUENCES, len(source.encoded))
             batch = source.build(0, source.plan(0), range(start, stop))
-            assert batch.features is not None, "a fit needs the features of a frozen encoder"
+            assert batch.features is not None, "fitting needs the features of a frozen encoder"
             features = batch.features if scale is None else scale(batch.features.to(scale.mean.device)).cpu()
             parts.append(learner.head.rows(features.double(), batch))
     return torch.cat(parts)
 
 
 def assign_folds(encoded: EncodedExamples) -> np.ndarray:
-    """Assign each example to a fold; groups of examples are distributed label by label, in file order."""
+    """Distribute the examples, or their groups, over the folds, label by label and in file order."""
     labels: dict[str, int] = {}
     units = [example.group or f"\0{place}" for place, example in enumerate(encoded.examples)]
     for unit, example in zip(units, encoded.examples, strict=True):
@@ -129,7 +128,7 @@ def assign_folds(encoded: EncodedExamples) -> np.ndarray:
 
 
 class Problem:
-    """The convex problem of a head for some training rows; inputs are float64."""
+    """The convex problem of fitting a head to some training rows; the inputs are float64."""
 
     def __init__(self, inputs_RE: Tensor, targets: Targets[Tensor], head: Head) -> None:
         self.targets, self.head = targets, head

@@ -1,4 +1,4 @@
-"""The embedder, which turns texts into vectors, and how it is opened from a run of any kind.
+"""The embedder, which turns texts into vectors, and the functions that build an embedder from any run.
 
 Shape legend: N texts, E width of a vector.
 """
@@ -50,10 +50,10 @@ _NUM_SPECIALS = 2
 
 
 def text_prefix(text: str, tokenizer: Tokenizer, *, num_tokens: int) -> str:
-    """Return a prefix with the same first tokens and more than ``num_tokens`` tokens, or the whole text.
+    """Return a prefix of more than ``num_tokens`` tokens that the whole text begins with too, or the whole text.
 
-    The prefix ends before white space, because no token crosses it. So a text of ten million characters costs hardly
-    more than a page.
+    The prefix ends at white space, which no token crosses. A text of ten million characters thus takes hardly longer
+    than a page.
     """
     size = _CHARACTERS_PER_TOKEN * num_tokens
     while size < len(text):
@@ -69,7 +69,7 @@ def text_prefix(text: str, tokenizer: Tokenizer, *, num_tokens: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TextVectors:
-    """The vectors of some texts, float32, (N, E), how many were cut to the maximum length, and the tokens read."""
+    """The vectors of texts, float32, (N, E), with the number of truncated texts and the number of tokens read."""
 
     vectors: np.ndarray
     num_cut: int
@@ -84,7 +84,7 @@ class Embedder:
     Args:
         model: encoder, reading and composition, on the device and in evaluation mode.
         max_length: maximum number of tokens per text, including special tokens; None for the encoder's maximum.
-        standardizer: mean and deviation of such vectors over the training part of the run's task; None if unknown.
+        standardizer: mean and deviation of such vectors over the run's training examples; None if unknown.
         normalise: whether to scale each vector to length 1.
     """
 
@@ -113,15 +113,15 @@ class Embedder:
 
     @property
     def dim(self) -> int:
-        """E."""
+        """Width of a vector, E."""
         return self.model.output_dim
 
     @torch.inference_mode()
     def embed(self, texts: Sequence[str]) -> TextVectors:
-        """Return the vectors of some texts, all in memory."""
+        """Return the vectors of the texts, all in memory."""
         room = self.max_length - _NUM_SPECIALS
         prefixes = [text_prefix(text, self.tokenizer, num_tokens=room) for text in texts]
-        examples = [TextExample(id=str(number), text=text) for number, text in enumerate(prefixes)]
+        examples = [TextExample(id=str(index), text=text) for index, text in enumerate(prefixes)]
         encoded = encode_texts(
             examples,
             LabelTargets(np.zeros(len(examples), dtype=np.int64)),
@@ -139,7 +139,7 @@ class Embedder:
 
 
 def scale_vectors(vectors_NE: np.ndarray, *, standardizer: Standardizer | None, normalise: bool) -> np.ndarray:
-    """Standardize vectors if there is a standardizer, then scale each to length 1 if asked (zero stays zero)."""
+    """Standardize the vectors if there is a standardizer, then normalize them to length 1 if requested (0 stays 0)."""
     scaled_NE = torch.from_numpy(vectors_NE)
     if standardizer is not None:
         scaled_NE = standardizer(scaled_NE)
@@ -148,7 +148,11 @@ def scale_vectors(vectors_NE: np.ndarray, *, standardizer: Standardizer | None, 
 
 @dataclass(frozen=True, slots=True)
 class VectorChoice:
-    """The user's layers and pooling; None for those of the run's head or publisher, or else last layer and mean."""
+    """The user's choice of layers and pooling.
+
+    None stands for the choice of the run's head or of the model's publisher; if there is neither, for the last layer
+    and the mean.
+    """
 
     layers: Layers | None = None
     pooling: PoolingName | None = None
@@ -167,7 +171,7 @@ class VectorChoice:
             layers_choice: Layers | None = validate(layers, Layers | None)
         except Misfit:
             raise ConfigError(
-                f"{prefix}layers={layers}: must be last, a layer number (0: embeddings), a list such as [0,last], mix "
+                f"{prefix}layers={layers}: must be last, a layer index (0: embeddings), a list such as [0,last], mix "
                 "or null"
             ) from None
         return cls(layers_choice, pooling_choice, prefix)
@@ -187,19 +191,19 @@ class _TaskRun:
         return composition.each if isinstance(composition, PairComparison) else composition
 
     def reads_like(self, method: VectorMethod) -> bool:
-        """Whether the head gets one vector per text, from these layers and with this pooling."""
+        """Whether the head reads one vector per text, from the same layers and with the same pooling."""
         own = self.method
         is_same = (method.layers_text, method.pooling) == (own.layers_text, own.pooling)
         return is_same and self.pooling is not None
 
     def standardizer(self, method: VectorMethod) -> Standardizer | None:
-        """Return the mean and deviation of a method's vectors over the training part; None if unknown."""
+        """Return the mean and deviation of a method's vectors over the training examples; None if unknown."""
         is_whole = self.learner.composition is self.pooling
         return self.learner.standardising if is_whole and self.reads_like(method) else None
 
 
 def open_run_to_embed(path: str, *, trust: bool = False) -> SavedRun:
-    """Open the run that the user named; for a task's run with several seeds, the first seed."""
+    """Open the run that the user named; if a task run has several seeds, open the first one."""
     config = run_folder(path, key="run").read_config()
     folder = task_run_folders(path)[0] if _is_of_task(config) else path
     return open_saved(folder, key="run", trust=trust)
@@ -210,7 +214,7 @@ def open_embedder(
 ) -> Embedder:
     """Open a run's encoder with the chosen layers and pooling, on the device and in evaluation mode.
 
-    Unless layers or pooling are set, an imported model builds vectors as its publisher does.
+    If neither layers nor pooling is set, an imported model builds vectors as its publisher does.
     """
     trained = _open_task_run(saved, hardware) if _is_of_task(saved.config) else None
     encoder = pretrained_encoder(saved) if trained is None else trained.learner.encoder
@@ -238,7 +242,7 @@ def open_embedder(
 
 
 def _published_vectors(saved: SavedRun, choice: VectorChoice) -> dict[str, Any]:
-    """Return how an imported model's publisher builds vectors; empty if unknown or if the user chose otherwise."""
+    """Return how an imported model's publisher builds vectors; empty if unknown or overridden by the user."""
     published = saved.config.get("vectors")
     if not isinstance(published, dict) or choice.layers is not None or choice.pooling is not None:
         return {}
@@ -246,7 +250,7 @@ def _published_vectors(saved: SavedRun, choice: VectorChoice) -> dict[str, Any]:
         raise ConfigError(
             f"{choice.prefix}pooling: the publisher of run={saved.path} builds vectors with {published['lacks']}, "
             f"which lmtransfer does not support; set {choice.prefix}pooling to mean, cls, max or last_token for "
-            "vectors without it"
+            "vectors without this step"
         )
     return published
 
@@ -271,12 +275,12 @@ def _is_of_task(config: dict[str, Any]) -> bool:
 def _open_task_run(saved: SavedRun, hardware: Hardware) -> _TaskRun:
     method: TransferMethod = build(saved.component("transfer"))
     learner = open_task_learner(saved, task_of(saved), hardware)
-    merge_updates(learner.encoder)  # the same function, with the names that every export knows
+    merge_updates(learner.encoder)  # same outputs, and parameter names that every export expects
     return _TaskRun(method, learner)
 
 
 def pretrained_encoder(saved: SavedRun) -> Encoder:
-    """Return the encoder of a run without a task, with the attention of its last training, on the CPU."""
+    """Return the encoder of a run without a task, with the attention that it was last trained with, on the CPU."""
     weights = read_encoder(saved)
     encoder = new_encoder(saved.model_node, saved.tokenizer, seed=0)
     encoder.attend(attention_of(saved, encoder))
@@ -305,13 +309,13 @@ def _check_modules(
     """Raise an error if a module of the method would have random weights."""
     if method.layers == "mix" and (trained is None or trained.method.layers != "mix"):
         raise ConfigError(
-            f"{prefix}layers=mix: run={saved.path} has no weights for a mix, which are trained on a task with "
-            "transfer.layers=mix; set last, a layer number, or a list such as [0,last]"
+            f"{prefix}layers=mix: run={saved.path} has no mix weights, which only training on a task with "
+            "transfer.layers=mix creates; set last, a layer index, or a list such as [0,last]"
         )
     if method.pooling in ("bilstm", "attention") and (trained is None or not trained.reads_like(method)):
         raise ConfigError(
             f"{prefix}pooling={method.pooling} with {prefix}layers={method.layers_text}: run={saved.path} has no "
-            "weights for this pooling, which are trained on a task with these transfer settings; set mean, max, cls, "
+            "weights for this pooling, which only training on a task with these settings creates; set mean, max, cls, "
             "last_token or family"
         )
     if method.uses_pooler(encoder) and trained is None and not _has_trained_pooler(saved):

@@ -1,6 +1,6 @@
-"""The inputs to heads before training: all features of a frozen encoder, or a sample for a trained encoder.
+"""Features: the inputs to a head before training, of all examples for a frozen encoder, otherwise of a sample.
 
-The features of a frozen encoder are stored, so an epoch of probing only computes the head. If neither reading nor
+The features of a frozen encoder are stored, so an epoch of probing only runs the head. If neither reading nor
 composition has parameters, the head's inputs are stored. Otherwise the layers that are read are stored for each token.
 
 Shape legend: S sequences, R rows (sequences or tokens), D width, E width of a composed vector.
@@ -35,7 +35,7 @@ MAX_SAMPLE = 4096
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FeatureTable:
-    """Features by sequence, float32, (R, E) or (R, layers, D), with the first row and the number of rows of each."""
+    """Features, float32, (R, E) or (R, layers, D), with the first row and the number of rows of each sequence."""
 
     values: np.ndarray
     starts: np.ndarray
@@ -75,7 +75,7 @@ def compute_features(
 ) -> FeatureTable:
     """Run the frozen encoder over every sequence once.
 
-    Large features go to a memory-mapped file in ``folder`` without a name, so it is deleted when the process ends.
+    Large features go to an unnamed, memory-mapped file in ``folder``, which is deleted when the process ends.
     """
     if not learner.freezing.is_frozen:
         raise ValueError("the encoder is not frozen, so its features would change in training")
@@ -128,7 +128,7 @@ def _allocate(shape: tuple[int, ...], folder: Path | None, max_bytes_in_memory: 
     if folder is None or 4 * int(np.prod(shape)) <= max_bytes_in_memory:
         return np.empty(shape, dtype=np.float32)
     folder.mkdir(parents=True, exist_ok=True)
-    with naming(folder), tempfile.TemporaryFile(dir=folder) as file:  # no name: freed with the last array that maps it
+    with naming(folder), tempfile.TemporaryFile(dir=folder) as file:  # unnamed: freed with the last array that maps it
         if hasattr(os, "posix_fallocate"):  # otherwise a full disk would kill the process later
             os.posix_fallocate(file.fileno(), 0, 4 * math.prod(shape))
         return np.memmap(file, dtype=np.float32, mode="w+", shape=shape)

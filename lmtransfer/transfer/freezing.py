@@ -26,7 +26,7 @@ class Freezing:
     is_frozen = False
 
     def parameters(self, encoder: nn.Module) -> Iterable[nn.Parameter]:
-        """Return the encoder parameters that are trained at some time; all others never get a gradient."""
+        """Return the encoder parameters that are trained at some point; all others never get a gradient."""
         return encoder.parameters()
 
     def set_mode(self, encoder: nn.Module, training: bool) -> None:
@@ -34,16 +34,16 @@ class Freezing:
         encoder.train(training)
 
     def is_trained_at(self, depth: int, *, deepest: int, fraction: float) -> bool:
-        """Whether a layer is trained in the next step; if not at the end of the budget, it is never trained.
+        """Whether a layer is trained in the next step; a layer not trained at the end of the budget is never trained.
 
-        ``depth`` counts layers below the head, from 1 to ``deepest``, the embeddings; ``fraction`` of the budget has
-        been used.
+        ``depth`` counts layers down from the head, from 1 to ``deepest`` (the embeddings); ``fraction`` is the share of
+        the budget that has been used.
         """
         return True
 
 
 class FrozenEncoder(Freezing):
-    """The encoder is a fixed function: no gradients, no dropout, no changes of buffers."""
+    """The encoder is a fixed function: no gradients, no dropout, no changes to buffers."""
 
     is_frozen = True
 
@@ -70,7 +70,7 @@ class LowRankTraining(Freezing):
 
 
 class BiasTraining(Freezing):
-    """Only the biases are trained, including those of norms (BitFit: Ben Zaken et al. 2022, section 3).
+    """Only the biases are trained, including those of norm layers (BitFit: Ben Zaken et al. 2022, section 3).
 
     The query biases of relative attention are included, because its linear layers have no biases.
     """
@@ -98,8 +98,8 @@ class GradualUnfreezing(Freezing):
     gradient, so the optimizer does not change it by weight decay or momentum either.
 
     Difference from the paper: the paper unfreezes one layer per epoch. Here everything is trained after ``share`` of
-    the budget, for any kind of budget and number of layers. (The paper's schedule over 3 layers and embeddings in 5
-    epochs is ``share=0.8``.)
+    the budget, whatever the kind of budget and the number of layers. (``share=0.8`` is the paper's schedule for 3
+    layers and embeddings in 5 epochs.)
     """
 
     def __init__(self, *, share: float) -> None:
@@ -143,12 +143,12 @@ class Matrix:
 
     Attributes:
         name: name of the matrix, the same in all blocks: ``query``, ``key``, ``value``, ``output``, ``expand``, ...
-        number: index among the matrices stacked in the layer.
+        index: index among the matrices stacked in the layer.
     """
 
     name: str
     layer: nn.Linear
-    number: int
+    index: int
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -158,7 +158,7 @@ class Matrix:
 
 
 def matrices_of(encoder: Encoder) -> list[Matrix]:
-    """Return the matrices in an encoder's attention blocks, which can have a low-rank update, each once."""
+    """Return the distinct matrices in an encoder's attention blocks, which can get low-rank updates."""
     blocks = [block for block in encoder.blocks() if any(isinstance(part, AttentionLayer) for part in block.modules())]
     return list(dict.fromkeys(matrix for block in blocks for matrix in _matrices_in(block)))
 
@@ -166,14 +166,14 @@ def matrices_of(encoder: Encoder) -> list[Matrix]:
 def _matrices_in(block: nn.Module) -> Iterator[Matrix]:
     for path, layer in block.named_modules():
         if isinstance(layer, StackedLinear):
-            yield from (Matrix(part, layer, number) for number, part in enumerate(layer.parts))
+            yield from (Matrix(part, layer, index) for index, part in enumerate(layer.parts))
         elif isinstance(layer, nn.Linear):
             yield Matrix(path.rpartition(".")[2], layer, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lora:
-    """The settings of LoRA; ``matrices`` names those that get an update of scale ``alpha / rank``, or is "all"."""
+    """The settings of LoRA: the matrices named in ``matrices``, or "all", get an update with scale ``alpha / rank``."""
 
     rank: int
     alpha: float
@@ -198,7 +198,7 @@ class Lora:
         updates: dict[nn.Linear, dict[int, LowRankUpdate]] = {}
         for matrix in self._select_matrices(encoder):
             output_dim, input_dim = matrix.shape
-            updates.setdefault(matrix.layer, {})[matrix.number] = LowRankUpdate(
+            updates.setdefault(matrix.layer, {})[matrix.index] = LowRankUpdate(
                 input_dim, output_dim, rank=self.rank, alpha=self.alpha, dropout=self.dropout
             )
         replace_layers(encoder, {layer: LoraLinear(layer, own) for layer, own in updates.items()})
@@ -208,7 +208,7 @@ class Lora:
         names = list(dict.fromkeys(matrix.name for matrix in matrices))
         if not matrices:
             raise ConfigError(
-                f"transfer=lora: {type(encoder).__name__} has no attention layers, whose matrices LoRA updates; choose "
+                f"transfer=lora: LoRA updates attention layers, but {type(encoder).__name__} has none; choose "
                 "transfer=frozen, full or gradual, or the run of a transformer (lmtransfer list models)"
             )
         unknown = [name for name in self.names if name not in names and name != ALL]

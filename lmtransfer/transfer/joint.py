@@ -42,7 +42,7 @@ _HEADS = "objectives."
 
 @dataclass(frozen=True, slots=True)
 class JointText:
-    """Text and objective of joint training; ``heads`` has the pretraining run's weights, by name, and may be empty."""
+    """Text and objective of joint training; ``heads`` holds the pretraining run's head weights by name, if any."""
 
     share: TextShare
     text: Text
@@ -50,7 +50,7 @@ class JointText:
     heads: Mapping[str, Tensor]
 
     def with_run_heads(self, run: SavedRun) -> JointText:
-        """Return the same text, with the heads of the run that training starts from."""
+        """Return a copy with the heads of the run that training starts from."""
         tensors = read_weights(run.checkpoint())
         heads = {name.removeprefix(_HEADS): tensor for name, tensor in tensors.items() if name.startswith(_HEADS)}
         return replace(self, heads=heads)
@@ -73,7 +73,7 @@ class JointText:
     def learner(
         self, parts: PretrainingParts, *, seed: int, keep_heads: bool
     ) -> tuple[PretrainingLearner, InheritedHeads]:
-        """Return the objectives' learner with the run's or new heads, and which are the run's."""
+        """Return the objectives' learner, and which of its heads come from the run; the other heads are new."""
         device = next(parts.encoder.parameters()).device
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derive_seed(seed, "heads"))
@@ -88,7 +88,7 @@ class JointText:
         return learner, inherit_heads(learner, parts.heads if keep_heads else {})
 
     def loaded_heads(self, encoder: Encoder) -> InheritedHeads:
-        """Return which heads a run loads from pretraining; the encoder must not be used afterwards."""
+        """Return which heads a training run takes from pretraining; the encoder must not be used afterwards."""
         return self.learner(self.parts(encoder), seed=0, keep_heads=True)[1]
 
     def stream(
@@ -133,7 +133,7 @@ class JointText:
 
 
 def user_nodes(cfg: DictConfig) -> dict[str, set[str]]:
-    """Return the user's components of corpus and objective, each with the arguments that the command adds."""
+    """Return the components of the config's corpus and objective, each with the arguments that the command adds."""
     objective, nodes = cfg.get("objective"), dict[str, set[str]]()
     if cfg.get("corpus") is not None:
         nodes["corpus"] = {"data_root", "cache_dir"}
@@ -144,7 +144,7 @@ def user_nodes(cfg: DictConfig) -> dict[str, set[str]]:
 
 
 def read_joint_text(cfg: DictConfig, source: SavedRun, share: TextShare, *, cache_dir: Path) -> JointText:
-    """Read the corpus and objective of the config or else of the run ``source``, and write them to the config."""
+    """Read the text and objective of the config, or else of the run ``source``, and write both to the config."""
     key = "init" if cfg.get("init") else "tokenizer_from"
     nodes = {part: resolve_config(cfg)[part] for part in ("corpus", "objective") if cfg.get(part) is not None}
     own: dict[str, Any] = {part: source.config.get(part) for part in ("corpus", "objective")}
@@ -153,11 +153,11 @@ def read_joint_text(cfg: DictConfig, source: SavedRun, share: TextShare, *, cach
     if not (nodes.get("objective") or own["objective"] or {}).get("losses"):
         problems.append(
             f"transfer=joint: {key}={cfg[key]} has no pretraining objective; set an objective, such as objective=mlm, "
-            "whose heads start at random, or choose transfer=full"
+            "whose heads then start from random weights, or choose transfer=full"
         )
     if "corpus" not in nodes and own["corpus"] is None:
         problems.append(
-            f"transfer=joint: the training text of {key}={cfg[key]} is unknown; set a text, such as corpus=text "
+            f"transfer=joint: the training text of {key}={cfg[key]} is unknown; set a corpus, such as corpus=text "
             "corpus.path=my/texts, or choose transfer=full"
         )
     if problems:
@@ -186,10 +186,10 @@ def read_joint_text(cfg: DictConfig, source: SavedRun, share: TextShare, *, cach
 
 
 class JointStream(BatchStream):
-    """Steps of the task stream, extended by the micro-batches of the text stream's step with the same number.
+    """Steps of the task stream, extended by the micro-batches of the text stream's step of the same number.
 
-    Step k depends only on k and on whether it has text, which ``reads_text`` says before each step. Losses, metrics and
-    dropout of the task's micro-batches are the same as without text. After a step without text, no later step has text.
+    Step k depends only on k and on ``reads_text``, which is called before each step. Losses, metrics and dropout of the
+    task's micro-batches are the same as without text. After a step without text, no later step has text.
     """
 
     def __init__(self, task: BatchStream, text: BatchStream, *, reads_text: Callable[[], bool]) -> None:
@@ -285,5 +285,5 @@ class JointLearner(Learner):
 
     @override
     def parts(self) -> Mapping[str, nn.Module]:
-        """Return the task's learner as the model, because only training needs the objectives."""
+        """Return the model (the task's learner) and the objectives, which only training needs."""
         return {"model": self.task, "objectives": self.text.objectives}

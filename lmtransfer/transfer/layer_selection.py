@@ -35,15 +35,15 @@ class LayerSelection(nn.Module):
         raise NotImplementedError
 
     def learned_weights(self) -> dict[str, Any] | None:
-        """Return the trained parameters as plain numbers; None if there are none."""
+        """Return the trained parameters as plain values; None if there are none."""
         return None
 
 
 class OneLayer(LayerSelection):
-    """A single layer, unchanged; negative numbers count from the end."""
+    """A single layer, unchanged; a negative index counts from the end."""
 
     def __init__(self, *, index: int, num_layers: int, key: str = "transfer.layers") -> None:
-        super().__init__(indices=(layer_number(index, num_layers=num_layers, setting=f"{key}={index}"),))
+        super().__init__(indices=(resolve_index(index, num_layers=num_layers, setting=f"{key}={index}"),))
 
     def forward(self, layers: Sequence[Tensor], lengths: Tensor) -> Tensor:
         """Return the layer, ((T, D),) -> (T, D)."""
@@ -53,23 +53,23 @@ class OneLayer(LayerSelection):
 class SideBySide(LayerSelection):
     """Several layers concatenated into each token's vector, such as word embeddings and contextual vectors.
 
-    A duplicate layer, such as 0 and the last layer of word vectors, is read once.
+    A layer that is listed twice, such as 0 and the last layer of word vectors, is read once.
     """
 
     def __init__(self, *, indices: Sequence[int], num_layers: int, key: str = "transfer.layers") -> None:
         setting = f"{key}=[{','.join(map(str, indices))}]"
         if not indices:
             raise ConfigError(f"{setting}: must have at least one layer, such as [0,last]")
-        numbers = dict.fromkeys(layer_number(index, num_layers=num_layers, setting=setting) for index in indices)
-        super().__init__(indices=tuple(numbers), widths=len(numbers))
+        resolved = dict.fromkeys(resolve_index(index, num_layers=num_layers, setting=setting) for index in indices)
+        super().__init__(indices=tuple(resolved), widths=len(resolved))
 
     def forward(self, layers: Sequence[Tensor], lengths: Tensor) -> Tensor:
         """Concatenate R tensors, (T, D) -> (T, R * D), float32."""
         return torch.cat([layer.float() for layer in layers], dim=1)
 
 
-def layer_number(index: int, *, num_layers: int, setting: str) -> int:
-    """Return the layer number, 0 to L, for an index that may count from the end."""
+def resolve_index(index: int, *, num_layers: int, setting: str) -> int:
+    """Convert an index that may count from the end to a layer index from 0 to L."""
     if not -num_layers - 1 <= index <= num_layers:
         raise ConfigError(
             f"{setting}: the encoder has layers 0 (embeddings) to {num_layers}; set one of these layers, "
@@ -96,7 +96,7 @@ class ScalarMix(LayerSelection):
         self.gamma = nn.Parameter(torch.ones(()))
 
     def learned_weights(self) -> dict[str, Any]:
-        """Return ``gamma``, and ``weights``: softmax(s), one per layer from the embeddings up, as plain numbers."""
+        """Return ``gamma``, and ``weights``: softmax(s), one per layer from the embeddings up, as plain values."""
         weights = torch.softmax(self.scalars.detach().double(), dim=0)
         return {"gamma": float(self.gamma.detach()), "weights": weights.tolist()}
 

@@ -19,7 +19,7 @@ from lmtransfer.models.layers.lora import merge_updates
 from lmtransfer.tasks.source import TaskBatch
 from lmtransfer.training.learner import Learner, Loss
 from lmtransfer.transfer.freezing import Freezing
-from lmtransfer.transfer.heads.base import Head
+from lmtransfer.transfer.heads import Head
 from lmtransfer.transfer.layer_selection import LayerSelection
 from lmtransfer.transfer.pooling import Pooling
 from lmtransfer.transfer.standardizer import Standardizer
@@ -79,8 +79,8 @@ def depths_below_head(encoder: Encoder, sample: PackedBatch, *, read: Collection
 
     Only layers with their own parameters count, so layers that share parameters count as one (ALBERT: Lan et al. 2020).
     Parameters after the topmost block, such as a last norm, belong to that block. Parameters that no read layer depends
-    on have no depth: poolers, higher layers, and parameters that only pretraining uses. The encoder is unchanged;
-    ``sample`` is any batch on its device.
+    on have no depth: poolers, higher layers, and parameters that only pretraining uses. The encoder is left unchanged;
+    ``sample`` is any batch on the encoder's device.
     """
     parameters = dict(encoder.named_parameters())
     flags, was_training = {name: parameter.requires_grad for name, parameter in parameters.items()}, encoder.training
@@ -107,8 +107,10 @@ def depths_below_head(encoder: Encoder, sample: PackedBatch, *, read: Collection
     places = sorted(
         {place_of[id(parameter)] for parameter in parameters.values() if id(parameter) in place_of}, reverse=True
     )
-    depth = {place: number for number, place in enumerate(places, start=1)}
-    return {name: depth[place_of[id(parameter)]] for name, parameter in parameters.items() if id(parameter) in place_of}
+    depths = {place: depth for depth, place in enumerate(places, start=1)}
+    return {
+        name: depths[place_of[id(parameter)]] for name, parameter in parameters.items() if id(parameter) in place_of
+    }
 
 
 def _new_leaves(output: Tensor, visited: set[Any]) -> list[Tensor]:
@@ -132,11 +134,11 @@ class TaskLearner(ComposedEncoder, Learner):
     (``TaskBatch.features``), and then only the trained modules run. ``frozen_features`` computes the features, and
     ``head_logits`` computes logits from them.
 
-    With ``standardise``, the head's input is standardized with a mean and deviation computed before training; with a
-    frozen encoder only if everything below the head is fixed.
+    With ``standardise``, the head's input is standardized with a mean and deviation computed before training, except if
+    the encoder is frozen but reading or composition is trained.
 
     Attributes:
-        standardising: the standardizer or None. The name is part of the names of saved weights.
+        standardising: the standardizer, or None; this name is part of the names of saved weights.
         depths: depth of each trained encoder parameter below the head, by its name in the encoder; set by ``arrange``.
     """
 
@@ -184,7 +186,7 @@ class TaskLearner(ComposedEncoder, Learner):
         return every_token and (self.head.per == "token" or not self.composes_once)
 
     def arrange(self, sample: TaskBatch) -> None:
-        """Compute the depths of the encoder's parameters before an optimizer is built; do nothing if it is frozen.
+        """Compute the depths of the encoder's parameters before an optimizer is built; a frozen encoder has none.
 
         Gradients are disabled for unused parameters (layers above those read, parameters that only pretraining uses)
         and for parameters that the rule never trains. ``sample`` is any batch of the task, on the learner's device.
@@ -226,7 +228,7 @@ class TaskLearner(ComposedEncoder, Learner):
         return self
 
     def counts(self, batch: TaskBatch) -> dict[str, float]:
-        """Return the head's count: examples, their weights or words."""
+        """Return the head's count: the number of examples or of words, or the sum of the examples' weights."""
         return {self.head.loss_name: self.head.count(batch)}
 
     def losses(self, batch: TaskBatch, recurrent_state: Any = None) -> tuple[dict[str, Loss], None]:
@@ -239,7 +241,7 @@ class TaskLearner(ComposedEncoder, Learner):
             return self.head_logits(batch.features, batch)
         if self.freezing.is_frozen:
             return self.head_logits(self.frozen_features(batch), batch)
-        return self._answer(self.head_input(batch))
+        return self._run_head(self.head_input(batch))
 
     @torch.no_grad()
     def predict(self, batch: TaskBatch) -> Tensor:
@@ -258,16 +260,16 @@ class TaskLearner(ComposedEncoder, Learner):
         return torch.stack([layer.float() for layer in self._layers(self._read(batch))], dim=1)
 
     def head_logits(self, features: Tensor, batch: TaskBatch) -> Tensor:
-        """Compute logits from the result of ``frozen_features`` for the same batch."""
+        """Compute logits from the ``frozen_features`` of the same batch."""
         if not self.composes_once:
             features = self._pool(self._compose(features.unbind(1), self._read(batch)))
-        return self._answer(features)
+        return self._run_head(features)
 
     def head_input(self, batch: TaskBatch) -> Tensor:
         """Return the head's input, (B, E) or (T, E), before standardization."""
         return self.vectors(self._read(batch))
 
-    def _answer(self, head_input: Tensor) -> Tensor:
+    def _run_head(self, head_input: Tensor) -> Tensor:
         return self.head(head_input if self.standardising is None else self.standardising(head_input))
 
     def fold(self) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import torch
 
@@ -23,7 +23,7 @@ from lmtransfer.transfer.freezing import (
     Lora,
     LowRankTraining,
 )
-from lmtransfer.transfer.heads.base import Head, Pieces
+from lmtransfer.transfer.heads import Head, HeadLayers, Pieces
 from lmtransfer.transfer.layer_selection import LayerSelection, OneLayer, ScalarMix, SideBySide
 from lmtransfer.transfer.learner import ComposedEncoder, TaskLearner
 from lmtransfer.transfer.pooling import (
@@ -41,12 +41,12 @@ from lmtransfer.transfer.pooling import (
 PoolingName = Literal["family", "cls", "last_token", "mean", "max", "bilstm", "attention"]
 #: A pooling with "family" resolved.
 ResolvedPooling = Literal["cls", "last_token", "mean", "max", "bilstm", "attention"]
-#: ``last``, a layer number (0: embeddings), a list of layers, or ``mix`` (ELMo's scalar mix of all layers).
+#: ``last``, a layer index (0: embeddings), a list of layers, or ``mix`` (ELMo's scalar mix of all layers).
 Layers = Literal["last", "mix"] | int | Sequence[Literal["last"] | int]
 FreezeName = Literal["frozen", "full", "gradual", "joint", "lora", "bitfit"]
 
 #: The base class of the heads that a task may name.
-_HEADS = ("lmtransfer.transfer.heads.base.Head",)
+_HEADS = ("lmtransfer.transfer.heads.Head",)
 #: The settings of whole layers and of unfreezing, each with the value that has no effect.
 _LAYER_SETTINGS = {"layer_decay": 1.0, "layer_decay_gap": False, "embedding_rate": 1.0, "unfreeze_share": 0.5}
 #: The parts that are trained by methods that do not train whole layers.
@@ -227,8 +227,8 @@ class TransferMethod(VectorMethod):
         """Reject rates that are out of range, and settings that have no effect on what the method trains."""
         if not 0 < self.layer_decay <= 1:
             raise ConfigError(
-                f"transfer.layer_decay={self.layer_decay}: the ratio of a layer's rate to that of the layer above it "
-                "must be in (0, 1], such as 0.8; 1 gives every layer the same rate"
+                f"transfer.layer_decay={self.layer_decay}: the ratio of a layer's rate to the rate of the layer above "
+                "must be in (0, 1], such as 0.8; with 1, all layers have the same rate"
             )
         if not 0 <= self.embedding_rate <= 10:
             raise ConfigError(
@@ -246,7 +246,7 @@ class TransferMethod(VectorMethod):
         settings = {name: getattr(self, name) for name in _LAYER_SETTINGS}
         problems = [
             f"transfer.{name}={value} with transfer.freeze={self.freeze}: {_TRAINED_PARTS[self.freeze]}; choose "
-            f"transfer=full or transfer=gradual, or set it to {_LAYER_SETTINGS[name]}"
+            f"transfer=full or transfer=gradual, or set transfer.{name}={_LAYER_SETTINGS[name]}"
             for name, value in settings.items()
             if value != _LAYER_SETTINGS[name]
         ]
@@ -334,16 +334,11 @@ class TransferMethod(VectorMethod):
         return EveryToken(dim=dim)
 
     def _head(self, encoder: Encoder, head: HeadSpec, *, input_dim: int) -> Head:
-        layers: dict[str, Any] = {"input_dim": input_dim, "hidden_dim": self.head_hidden_dim, "dropout": self.dropout}
-        activation = (
-            encoder.family_head.hidden_activation if self.pooling == "family" and head.per == "sequence" else None
-        )
-        if activation is not None:
-            layers |= {
-                "hidden_dim": self.head_hidden_dim or encoder.dim,
-                "activation": activation,
-                "hidden_dropout": self.dropout,
-            }
+        layers = HeadLayers(input_dim=input_dim, hidden_dim=self.head_hidden_dim, dropout=self.dropout)
+        is_family_head = self.pooling == "family" and head.per == "sequence"
+        if is_family_head and (activation := encoder.family_head.hidden_activation) is not None:
+            hidden_dim = self.head_hidden_dim or encoder.dim
+            layers = replace(layers, hidden_dim=hidden_dim, activation=activation, hidden_dropout=self.dropout)
         cls: type[Head] = resolve(head.module, key="task.head", bases=_HEADS)
         return cls.of(head, encoder, layers, pieces=self.resolve_pieces(encoder))
 

@@ -1,6 +1,7 @@
 """The composition of the encoder's tokens into a head's input: one vector per sequence, or one per token.
 
-A sequence's vector is its first or last token, the mean, the maximum, a BiLSTM, or attention pooling.
+A sequence's vector is that of its first or last token, the mean, the maximum, the maximum over a BiLSTM's states, or a
+mean weighted by attention.
 
 All compositions work on packed sequences, so no padding can be pooled by mistake. Compositions that also support padded
 rows have ``pool_padded``, for exported graphs.
@@ -39,7 +40,7 @@ def lengths_on(lengths: Tensor, device: torch.device) -> Tensor:
 
 
 def owners(lengths: Tensor, *, num_tokens: int) -> Tensor:
-    """Return the sequence number of each token, int64, (T,); passing T avoids a device synchronization."""
+    """Return the index of each token's sequence, int64, (T,); passing T avoids a device synchronization."""
     sequences = torch.arange(len(lengths), device=lengths.device)
     return torch.repeat_interleave(sequences, lengths, output_size=num_tokens)
 

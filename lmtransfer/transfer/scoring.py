@@ -1,4 +1,4 @@
-"""The scoring of a learner on examples, which sorts them by length, packs them, and restores their order.
+"""The scoring of a learner: examples are sorted by length and packed, and their outputs are put back in order.
 
 Shape legend: S sequences, R rows of targets, K columns of a head's outputs.
 """
@@ -15,7 +15,6 @@ import torch
 from torch import nn
 
 from lmtransfer.data.micro_batches import evaluation_batches
-from lmtransfer.errors import DataError
 from lmtransfer.runs.predictions import MOST_EXAMPLES, is_kept
 from lmtransfer.tasks.base import Task
 from lmtransfer.tasks.encoded import EncodedExamples
@@ -27,7 +26,7 @@ from lmtransfer.transfer.learner import TaskLearner
 
 #: Tokens per evaluation batch: enough to keep two cores busy, few enough for a laptop's memory.
 EVALUATION_TOKENS = 4096
-#: Regression answers that differ by less, relative to their size or to 1, are the same.
+#: Predicted scores that differ by less, relative to their size or to 1, count as equal.
 _ROUNDING = 1e-6
 
 Autocast = Callable[[], AbstractContextManager[object]]
@@ -48,7 +47,7 @@ class Evaluation:
     Attributes:
         metrics: value of each metric, the main metric first; ``loss`` last.
         collapsed: whether all predicted labels (or scores) are the same although the gold labels (or scores) differ.
-        answers: the answer to each example; None if not requested, or if it cannot be stored.
+        answers: the prediction for each example; None if not requested, or if predictions cannot be stored.
         calibration: calibration of the probabilities as plain values; None if not requested, or if the task has none.
     """
 
@@ -90,8 +89,8 @@ def run_head(
 ) -> Outputs:
     """Run the head on every sequence once, for any number of ranks.
 
-    Only the outputs' memory grows with the set. The result does not depend on the batch sizes. Each rank computes a
-    share of the batches and returns all outputs.
+    Only the outputs take memory in proportion to the number of sequences. The result does not depend on batch sizes.
+    Each rank computes a share of the batches and returns all outputs.
     """
     encoded = source.encoded
     have_gold = all(example.has_gold for example in encoded.examples)
@@ -131,24 +130,16 @@ def evaluate(
     max_tokens: int = EVALUATION_TOKENS,
     keep: bool = False,
 ) -> Evaluation:
-    """Score every example once by the task's official metrics; see ``run_head``.
+    """Score every example, each with a gold answer, by the task's official metrics; see ``run_head``.
 
-    ``keep`` also returns calibration and the answer to each example, if the task supports it and there are not too
-    many.
+    With ``keep``, the result has calibration and each prediction, if the task supports them and there are not too many.
     """
-    encoded = source.encoded
-    hidden = sum(not example.has_gold for example in encoded.examples)
-    if hidden:
-        raise DataError(
-            f"{hidden} of {len(encoded.examples)} examples have no gold answer (-1, as in published test files), so "
-            "this split cannot be scored; choose another split"
-        )
     outputs = run_head(learner, source, device=device, autocast=autocast, max_tokens=max_tokens)
-    return score_outputs(task, encoded, outputs, keep=keep)
+    return score_outputs(task, source.encoded, outputs, keep=keep)
 
 
 def score_outputs(task: Task, encoded: EncodedExamples, outputs: Outputs, *, keep: bool = False) -> Evaluation:
-    """Score the outputs of a head, or of several heads that each saw a part of the examples."""
+    """Score the outputs of a head, or the joined outputs of heads that each scored a part of the examples."""
     answers, scored = task.answers(encoded, outputs.values), None
     if keep and len(encoded.examples) <= MOST_EXAMPLES:
         predicted = list(answers)
@@ -165,9 +156,9 @@ def score_outputs(task: Task, encoded: EncodedExamples, outputs: Outputs, *, kee
 
 
 def is_collapsed(head: HeadSpec, outputs: np.ndarray, targets: Targets[np.ndarray]) -> bool:
-    """Whether all answers are the same although the gold answers differ; always False for spans.
+    """Whether all predictions are the same although the gold answers differ; always False for spans.
 
-    Numbers that differ only by float32 rounding, which depends on the batch, count as the same.
+    Scores that differ only by float32 rounding, which depends on the batch, count as the same.
     """
     predicted, gold = head.predictions(outputs), head.gold(targets)
     if predicted is None or gold is None or len(predicted) == 0:

@@ -1,4 +1,4 @@
-"""The standardizer of a head's inputs, so that the head does not depend on the scale of the encoder's vectors.
+"""The standardizer of a head's inputs, which makes the head independent of the scale of the encoder's vectors.
 
 Shape legend: N sequences or tokens, E width of a head's input, C logits.
 """
@@ -15,9 +15,9 @@ _LEAST_DEVIATION = 1e-4
 
 
 class Standardizer(nn.Module):
-    """Subtracts each feature's mean and divides by its deviation over the training part (scikit-learn: StandardScaler).
+    """Subtracts each feature's mean and divides by its deviation over the training examples (as StandardScaler).
 
-    Both are buffers, which are saved with a checkpoint. Before ``fit``, the input stays unchanged.
+    Mean and deviation are buffers, which checkpoints include. Before ``fit``, the input stays unchanged.
     """
 
     mean: Tensor

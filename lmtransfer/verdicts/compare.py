@@ -1,4 +1,4 @@
-"""The comparison of two conditions: the verdict on their difference, alone or in a column, or why there is none."""
+"""The verdict on the difference between two conditions, alone or in a column, or the reason why there is none."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from lmtransfer.verdicts.conditions import Condition
 from lmtransfer.verdicts.difference import LEVEL, VERDICTS, Difference, Scope, Verdict
-from lmtransfer.verdicts.spread import two_sided_p_value
-from lmtransfer.verdicts.variance import Estimate, estimate_difference
+from lmtransfer.verdicts.intervals import two_sided_p_value
+from lmtransfer.verdicts.pairing_and_variance import Estimate, estimate_difference
 
 
 def compare_conditions(
@@ -95,7 +95,7 @@ def _missing_verdict(
 def _has_collapsed(condition: Condition, majority: float | None) -> bool:
     """Whether every seed predicts only one label, or scores exactly the same as the majority baseline.
 
-    A constant condition never counts as collapsed: such answers are its optimum.
+    A constant condition never counts as collapsed: such predictions are its optimum.
     """
     if condition.constant:
         return False
@@ -122,11 +122,11 @@ def _verdict_scope(condition: Condition, control: Condition) -> Scope:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Correct p values for their number (Holm 1979), in the same order."""
+    """Correct p values for multiple comparisons (Holm 1979), in the same order."""
     corrected, largest = [0.0] * len(p_values), 0.0
-    for rank, place in enumerate(sorted(range(len(p_values)), key=lambda place: p_values[place])):
-        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[place]))
-        corrected[place] = largest
+    for rank, index in enumerate(sorted(range(len(p_values)), key=lambda index: p_values[index])):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[index]))
+        corrected[index] = largest
     return corrected
 
 
@@ -137,7 +137,7 @@ def correct_column(differences: Sequence[Difference], *, margins: Sequence[float
     comparisons depend on each other. The smallest of m p values is tested at 0.05 / m, the next at 0.05 / (m - 1) and
     so on, up to the first that fails; this p value and all larger ones are tested at the level of the first failure.
     An interval at ``level`` therefore excludes 0 exactly if Holm's procedure finds a difference. The module
-    ``difference`` describes the tests at such small levels. Comparisons without a p value (one seed, collapsed, ...)
+    ``intervals`` describes the tests at such small levels. Comparisons without a p value (one seed, collapsed, ...)
     do not change and do not count.
 
     "equivalent" is tested in the same way, with the p values ``Difference.equivalence_p_value``: at most 5 % of columns

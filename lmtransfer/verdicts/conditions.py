@@ -1,4 +1,4 @@
-"""The compared conditions: their scores, the seeds of each score, and the contribution of each example.
+"""The two sides of a comparison: their scores, the seeds of each score, and the contribution of each example.
 
 Shape letters: ``S`` scores (training runs) of a condition, ``N`` scored examples.
 """
@@ -60,8 +60,8 @@ class Condition:
             settings, in one string. Conditions with the same design are paired by their seeds. Conditions with
             different designs, or with None, are independent.
         constant: whether nothing in the condition is random: a baseline, or the optimum of a convex problem on one
-            training set. Its scores are equal for all seeds, which is not a lack of spread: the interval of a
-            comparison comes from the seeds of the other side and from the examples.
+            training set. All seeds then have the same score, which does not count as a lack of spread: the interval of
+            a comparison comes from the seeds of the other side and from the examples.
     """
 
     scores: tuple[Score, ...]

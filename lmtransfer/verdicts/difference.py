@@ -1,32 +1,23 @@
-"""The difference between two conditions, with its interval and its verdict.
-
-Satterthwaite's degrees of freedom are accurate at the 5 % level, but too optimistic at 0.2 %, the level for one of 24
-comparisons: of tables with 24 unpaired comparisons of 5 and 3 seeds with spreads of 1 and 3, 17 % had a false verdict.
-In the tail the parts are therefore kept separate: the difference is compared with a sum of independent t variables,
-each with the deviation and the degrees of freedom of its part (Behrens 1929, Fisher 1935), which is conservative
-(Robinson 1976). With one part the sum has exactly Student's t distribution.
-"""
+"""A difference between two conditions, with its interval, its power and its verdict."""
 
 from __future__ import annotations
 
-import bisect
 import dataclasses
-import functools
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import numpy as np
 import pydantic
-from scipy import special
 
-from lmtransfer.verdicts.spread import combine, critical_value, interval_around, two_sided_p_value
-from lmtransfer.verdicts.variance import VariancePart
-
-#: With at least this many degrees of freedom, the estimated variance of a part is taken as exact.
-_EXACT_DEGREES = 200.0
-_NODES = 40
+from lmtransfer.verdicts.intervals import (
+    chance,
+    degrees_in_the_tail,
+    interval_around,
+    reach,
+    seeds_needed,
+    smallest_detectable,
+)
+from lmtransfer.verdicts.pairing_and_variance import VariancePart
 
 Verdict = Literal[
     "better",
@@ -50,111 +41,6 @@ BETTER: tuple[Verdict, ...] = ("better", "better but below a baseline")
 NO_VERDICT: tuple[Verdict, ...] = ("collapsed", "control collapsed", "seeds all alike")
 #: The accepted rate of false findings, for one comparison or for all comparisons in a column together.
 LEVEL = 0.05
-#: The power for which the smallest detectable difference and the number of seeds are reported.
-POWER = 0.8
-#: The largest number of seeds considered.
-MAX_SEEDS = 1000
-
-
-def chance(difference: float, parts: Sequence[tuple[float, float]]) -> float:
-    """Return the two-sided probability that a difference of this size or more arises by chance.
-
-    Args:
-        difference: the difference, in any unit.
-        parts: variance (in that unit squared) and degrees of freedom of each part; at least one variance is above 0.
-    """
-    positive = sorted(((variance, df) for variance, df in parts if variance > 0), key=lambda part: part[1])
-    if len(positive) == 1:
-        return two_sided_p_value(difference / math.sqrt(positive[0][0]), positive[0][1])
-    exact_variance = sum(variance for variance, df in positive if df >= _EXACT_DEGREES)
-    estimates = [part for part in positive if part[1] < _EXACT_DEGREES]
-    if not estimates:
-        return math.erfc(abs(difference) / math.sqrt(2 * exact_variance))
-    while len(estimates) > 2:  # merge the two with the most degrees of freedom, after Satterthwaite
-        error, df = combine(estimates[-2:])
-        estimates[-2:] = [(error**2, df)]
-    variances, probabilities = np.full(1, exact_variance), np.ones(1)
-    for variance, df in estimates:
-        nodes, weights = _deviations(df)
-        variances = (variances[:, None] + variance / np.square(nodes)).ravel()
-        probabilities = (probabilities[:, None] * np.array(weights)).ravel()
-    tails = [math.erfc(place) for place in (abs(difference) / np.sqrt(2 * variances)).tolist()]
-    return float(probabilities @ np.array(tails))
-
-
-@functools.lru_cache(maxsize=1024)
-def reach(level: float, parts: tuple[tuple[float, float], ...]) -> float:
-    """Return the difference that is exceeded by chance with probability ``level``: half the width of an interval.
-
-    Args:
-        parts: as for ``chance``.
-    """
-    error, _ = combine(parts)
-    low, high = 0.0, error * critical_value(level, max(df for _, df in parts))
-    while chance(high, parts) > level:
-        low, high = high, 2 * high
-    while high - low > 1e-9 * high:
-        middle = (low + high) / 2
-        low, high = (middle, high) if chance(middle, parts) > level else (low, middle)
-    return high
-
-
-def degrees_in_the_tail(level: float, parts: tuple[tuple[float, float], ...]) -> float:
-    """Return the degrees of freedom, at least 1, of the t distribution that has the same quantile at this level."""
-    error, _ = combine(parts)
-    return max(1.0, float(special.stdtridf(level / 2, -reach(level, parts) / error)))
-
-
-@functools.lru_cache(maxsize=256)
-def _deviations(degrees_of_freedom: float) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return nodes and weights to integrate over the estimated deviation of a variable with true deviation 1.
-
-    The estimate is sqrt(chi-squared / df), with the density s^(df - 1) exp(-df s^2 / 2) / Z.
-    """
-    width = 10 / math.sqrt(2 * degrees_of_freedom)
-    low, high = max(0.0, 1 - width), 1 + width
-    places, weights = np.polynomial.legendre.leggauss(_NODES)
-    roots = (places + 1) / 2  # more nodes near 0, where a small estimate reaches far into the tail
-    nodes = low + (high - low) * roots**2
-    log_density = (degrees_of_freedom - 1) * np.log(nodes) - degrees_of_freedom * nodes**2 / 2
-    probabilities = weights * roots * np.exp(log_density - log_density.max())
-    probabilities /= probabilities.sum()
-    return tuple(nodes.tolist()), tuple(probabilities.tolist())
-
-
-def smallest_detectable(standard_error: float, degrees_of_freedom: float, *, level: float) -> float:
-    """Return the true difference that a t test finds with probability ``POWER``, with the right sign."""
-    reach = critical_value(level, degrees_of_freedom)
-    return standard_error * float(special.nctdtrinc(degrees_of_freedom, 1 - POWER, reach))
-
-
-def seeds_needed(
-    difference: float,
-    num_seeds: int,
-    seed_parts: Sequence[tuple[float, float]],
-    example_parts: Sequence[tuple[float, float]],
-    *,
-    level: float,
-) -> int | None:
-    """Return the number of seeds needed to find a true difference with probability ``POWER``, all else being equal.
-
-    Args:
-        num_seeds: the current number of seeds, at least 2.
-        seed_parts: variance and degrees of freedom of each part of the variance that more seeds reduce.
-        example_parts: the same for each part that more seeds do not reduce: the examples.
-
-    Returns:
-        At least 2; None if ``MAX_SEEDS`` would not be enough.
-    """
-
-    def is_enough(count: int) -> bool:
-        parts = [(v * num_seeds / count, df * (count - 1) / (num_seeds - 1)) for v, df in seed_parts]
-        error, degrees = combine([*parts, *example_parts])
-        return error == 0 or difference >= smallest_detectable(error, degrees, level=level)
-
-    if difference <= 0 or not is_enough(MAX_SEEDS):
-        return None
-    return bisect.bisect_left(range(MAX_SEEDS), True, lo=2, key=is_enough)
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,25 +179,13 @@ class Difference:
 
     def as_values(self) -> dict[str, Any]:
         """Convert to JSON values for ``result.json``, a table or ``report.json``, in the metric's unit."""
+        values = {
+            name: list(value) if isinstance(value, tuple) else value for name, value in dataclasses.asdict(self).items()
+        }
         return {
-            "difference": self.delta,
-            "standard_error": self.standard_error,
-            "verdict": self.verdict,
-            "scope": self.scope,
+            "difference": values.pop("delta"),
+            **values,
             "interval": None if self.interval is None else list(self.interval),
-            "level": self.level,
-            "p_value": self.p_value,
-            "corrected_p_value": self.corrected_p_value,
-            "higher_is_better": self.higher_is_better,
-            "is_below": self.is_below,
-            "num_comparisons": self.num_comparisons,
-            "degrees_of_freedom": self.degrees_of_freedom,
-            "paired": self.paired,
-            "num_seeds": list(self.num_seeds),
-            "num_pretrainings": list(self.num_pretrainings),
-            "parts": [dataclasses.asdict(part) for part in self.parts],
             "detectable": self.detectable_difference,
             "seeds_needed": self.seeds_needed,
-            "margin": self.margin,
-            "notes": list(self.notes),
         }

@@ -20,11 +20,11 @@ from lmtransfer.training.loop import Trainer, TrainerConfig
 from lmtransfer.training.optim.optimizers import AdamW
 from lmtransfer.training.optim.schedules import Constant
 from lmtransfer.transfer.freezing import Freezing
-from lmtransfer.transfer.heads.sequences import ClassificationHead
-from lmtransfer.transfer.heads.span import SpanHead
+from lmtransfer.transfer.heads import ClassificationHead, HeadLayers
 from lmtransfer.transfer.layer_selection import OneLayer
 from lmtransfer.transfer.learner import TaskLearner
 from lmtransfer.transfer.pooling import EveryToken, OneToken
+from lmtransfer.transfer.span_head import SpanHead
 
 from .clock import Clock
 from .setting import FINETUNING, LEARNING_RATE, Setting, num_parameters
@@ -120,14 +120,14 @@ def _classifier(setting: Setting, encoder: BertEncoder) -> nn.Module:
             encoder=encoder,
             reading=reading,
             composition=EveryToken(dim=setting.dim),
-            head=SpanHead(input_dim=setting.dim, num_labels=0, max_answer_tokens=30, dropout=0.0),
+            head=SpanHead(HeadLayers(input_dim=setting.dim, dropout=0.0), num_labels=0, max_answer_tokens=30),
             freezing=Freezing(),
         )
     return TaskLearner(
         encoder=encoder,
         reading=reading,
         composition=OneToken(dim=setting.dim, which="first"),
-        head=ClassificationHead(input_dim=setting.dim, num_labels=2, dropout=setting.dropout),
+        head=ClassificationHead(HeadLayers(input_dim=setting.dim, dropout=setting.dropout), num_labels=2),
         freezing=Freezing(),
         use_pooler=True,
     )

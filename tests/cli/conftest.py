@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from lmtransfer import cli
 from lmtransfer.config import main_help, paths
 from lmtransfer.config.settings import COMMANDS, Settings, TrainSettings
-from lmtransfer.config.sweep import sweep_name
+from lmtransfer.config.sweep_names import sweep_name
 from lmtransfer.launch import run_once
 from lmtransfer.reporting import results
 

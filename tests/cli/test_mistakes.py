@@ -24,7 +24,6 @@ from lmtransfer.system import interrupts, optional
         (["-m", "toy"], ["lmtransfer <command> -m"]),
         (["toy", "--model", "large"], ["--model", "model=large"]),
         (["toy", "--max-steps", "4"], ["--max-steps", "train.steps=4"]),
-        (["toy", "max_steps=4"], ["max_steps=4: ", "'train.steps'"]),
         (["toy", "model.hidden_size=4"], ["model.hidden_size=4: ", "'model.dim'"]),
         (["toy", "+model=[1,2]"], ["model=1: ", "model=2: ", "large, small"]),
         (["toy", "model=1e3"], ["model=1e3: ", "large, small"]),

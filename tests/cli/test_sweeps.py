@@ -14,7 +14,7 @@ import pytest
 from hydra.core.config_store import ConfigStore
 from hydra.core.plugins import Plugins
 
-from lmtransfer.config.sweep import in_sweep
+from lmtransfer.config.sweep_names import in_sweep
 from lmtransfer.errors import ConfigError, DataError, Interrupted
 from lmtransfer.launch import run_sweep
 

@@ -1,4 +1,4 @@
-"""Predictions that runs keep, and ``lmtransfer compare``, from the command line."""
+"""Saved predictions and ``lmtransfer compare``, from the command line."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ OTHER_RUN = ["init=runs/pretrain/other", "seeds=2", "baseline=true"]
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A world with finished runs: ``a`` with its control, ``b`` of other weights, one for each other kind of task."""
+    """A folder with finished runs: ``a`` with a control, ``b`` with other weights, and one per other kind of task."""
     folder = tmp_path_factory.mktemp("world")
     make_task_world(folder)
     other = RunDirectory.create(folder / "runs", "pretrain", "other")
@@ -60,7 +60,7 @@ def kept(run: str, split: str = "dev") -> ScoredExamples:
 
 
 def compared(*words: str) -> dict[str, Any]:
-    """The JSON of a comparison."""
+    """Return the JSON of a comparison."""
     assert lmtransfer("compare", *words, "to=page") == 0
     (page,) = Path("page").glob("*.json")
     found: dict[str, Any] = json.loads(page.read_text())
@@ -123,7 +123,7 @@ def test_a_resumed_run_keeps_the_same_predictions(world: Path) -> None:
     words = ["finetune", *TASK, *QUICK, *OTHER_RUN, "name=again"]
     assert lmtransfer(*words) == 0
     before = {file: file.read_bytes() for file in run.rglob("*.parquet")}
-    assert len(before) == 2 + 2 * 2  # each seed, and two baselines for each
+    assert len(before) == 2 + 2 * 2  # each seed, and two baselines per seed
     assert [*before.values()] == [Path(str(file).replace("again", "b")).read_bytes() for file in before]
     (run / "result.json").unlink()
     (run / "seed-0/result.json").unlink()
@@ -150,7 +150,7 @@ def test_an_evaluation_keeps_those_of_every_seed_and_of_the_control(world: Path)
     assert entry.condition.examples is not None
     assert entry.control_condition is not None
     assert entry.control_condition.examples is not None
-    # Fewer seeds in another evaluation of this name leave nothing of the ones before.
+    # Another evaluation with this name and fewer seeds leaves no earlier predictions.
     words = ["evaluate", "run=runs/finetune/a/seed-0", "split=dev", "hardware=exact", "name=again", "overwrite=true"]
     assert lmtransfer(*words) == 0
     assert [path.name for path in Path("runs/evaluate/again/predictions").iterdir()] == ["dev.parquet"]
@@ -209,7 +209,7 @@ def test_classes_lengths_and_flips_by_hand(world: Path) -> None:
         rows = (examples.lengths >= int(low)) & (examples.lengths <= int(high or low))
         assert row["examples"] == rows.sum()
         assert row["one"] == pytest.approx(right["a"][rows].mean())
-    a, b = (np.where(right[n] == 0.5, np.nan, right[n] > 0.5) for n in "ab")  # one of two seeds is no answer
+    a, b = (np.where(right[n] == 0.5, np.nan, right[n] > 0.5) for n in "ab")  # one of two seeds is not enough
     a, b = (np.stack([side == 1, side == 0]) for side in (a, b))
     assert found["flipped"]["counts"] == [int((a[i] & b[j]).sum()) for i, j in ((0, 0), (0, 1), (1, 0), (1, 1))]
     for side, rows in (("to_one", a[0] & b[1]), ("to_other", a[1] & b[0])):

@@ -1,4 +1,4 @@
-"""embed as users run it: every row gets the vector that its text has alone, in every format and at any size."""
+"""``lmtransfer embed``: each vector depends only on its own text, in every format and at any size."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ BASE = "run=runs/pretrain/base"
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An encoder of random weights, and texts with ids: short and long ones, an empty one, and other scripts."""
+    """A random encoder, and texts with ids: short, long and empty ones, and other scripts."""
     folder = tmp_path_factory.mktemp("world")
     make_world(folder)
     rng = random.Random(0)
@@ -73,7 +73,7 @@ def texts() -> list[str]:
 
 
 def embed(*words: str, output: str = "out.npy") -> Any:
-    """The vectors that a command line writes."""
+    """Return the vectors that a command writes."""
     assert lmtransfer("embed", "hardware=exact", f"output={output}", "overwrite=true", *words) == 0
     if output.endswith(".npy"):
         return np.load(output)
@@ -82,7 +82,7 @@ def embed(*words: str, output: str = "out.npy") -> Any:
 
 
 def by_hand(run: str, layers: list[int], pooling: str, found: list[str] | None = None) -> np.ndarray:
-    """One text at a time: its tokens, its layers, its pooled vector."""
+    """Compute the vectors one text at a time."""
     encoder, tokenizer, _ = load_encoder(run)
     encoder.eval()
     vectors = []

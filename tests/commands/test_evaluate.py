@@ -1,4 +1,4 @@
-"""Pretraining runs measured on their held-out text: as in training, and with memories of other lengths."""
+"""Pretraining runs evaluated on held-out text, as in training and with other memory lengths."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ QUICK += ["train.steps=3", "train.batch_tokens=128", "objective.max_length=16", 
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A run of Transformer-XL and one of BERT on a small text."""
+    """A Transformer-XL run and a BERT run on a small text."""
     folder = tmp_path_factory.mktemp("world")
     rng = random.Random(0)
     words = [a + b for a in "bdfgklmn" for b in "aeiou"]
@@ -56,7 +56,7 @@ def test_losses_are_those_of_the_runs_own_last_validation(world: Path) -> None:
 
 
 def _text(world: Path) -> tuple[Any, list[int]]:
-    """The run's encoder and its held-out text as ids."""
+    """Return the run's encoder and the ids of the held-out text."""
     encoder, tokenizer, _ = load_encoder("runs/pretrain/txl")
     corpus = FileCorpus(path="text.txt", validation_fraction=0.3)
     store = prepare(corpus, tokenizer, cache_dir=Path("cache2")).validation
@@ -90,7 +90,7 @@ def test_few_tokens_still_count_a_window_of_each_stream(world: Path) -> None:
 
 
 def _by_hand(encoder: Any, ids: list[int], *, memory: int, segment: int = 8, longest: int = 64) -> float:
-    """Each window of each stream by itself, after those before it; the first ones of a stream are not counted."""
+    """Compute each window of each stream separately, in order; the first windows of a stream are not counted."""
     cut = int(generator(0, "stream", 0).integers(len(ids)))
     text = ids[cut:] + ids[: cut + 1]
     num_windows, warm_up = len(ids) // segment, longest // segment

@@ -1,4 +1,4 @@
-"""Similarity of sentences without training: cosines and correlations as a loop over pairs and scipy give them."""
+"""Sentence similarity without training: cosines and correlations, compared with a loop over pairs and scipy."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HEADER = "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\tsentence1\t
 
 @pytest.fixture(scope="module", autouse=True)
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """An encoder of random weights and pairs of sentences; ``test`` hides its scores, as GLUE's does."""
+    """A random encoder and pairs of sentences; the scores of ``test`` are hidden, as in GLUE."""
     folder = tmp_path_factory.mktemp("world")
     make_world(folder)
     rng = random.Random(0)
@@ -53,7 +53,7 @@ def pairs() -> tuple[list[tuple[str, str]], list[float]]:
 
 
 def cosines(encoder: Encoder, tokenizer: Any, layer: int, *, pooling: str = "mean", scaled: bool = False) -> np.ndarray:
-    """Pair by pair, in float64 after the encoder."""
+    """Compute the cosines pair by pair, in float64 after the encoder."""
     encoder.eval()
 
     def vector(text: str) -> np.ndarray:

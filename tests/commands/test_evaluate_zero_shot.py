@@ -1,4 +1,4 @@
-"""Pretraining runs asked without training: minimal pairs scored into a run directory, masks filled."""
+"""Zero-shot use of pretraining runs: minimal pairs are scored, and masks filled."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ WORDS = [a + b for a in "bdfgklmn" for b in "aeiou"]
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Runs of a causal, a masked and a discriminating model on a small text, and minimal pairs of its words."""
+    """Runs of a causal model, a masked model and a discriminator on a small text, and minimal pairs of its words."""
     folder = tmp_path_factory.mktemp("world")
     rng = random.Random(0)
     documents = ["\n".join(" ".join(rng.choices(WORDS, k=9)) for _ in range(12)) for _ in range(24)]
@@ -71,7 +71,7 @@ def _evaluate(*words: str) -> Path:
 
 
 def _by_hand(name: str, sentence: str) -> float:
-    """A causal run's log-probability of a sentence, alone."""
+    """Return a causal run's log-probability of a single sentence."""
     encoder, tokenizer, _ = load_encoder(f"runs/pretrain/{name}")
     ids = tokenizer.encode(sentence).ids
     with torch.no_grad():
@@ -81,7 +81,7 @@ def _by_hand(name: str, sentence: str) -> float:
 
 
 def _frequency_choices(folder: Path) -> float:
-    """The accuracy of the sum of the tokens' log frequencies in the training text; ties count half."""
+    """Return the accuracy of choosing by the tokens' log frequencies in the training text; ties count half."""
     tokenizer, shares = load_tokenizer(Path("runs/pretrain/gpt/tokenizer")), load_file(SHARES)["shares"]
     assert shares.sum() == pytest.approx(1, abs=1e-4)
     logs = np.log(np.where(shares > 0, shares, shares[shares > 0].min()))

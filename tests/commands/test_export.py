@@ -1,4 +1,4 @@
-"""Runs written for transformers, whose own classes give the run's logits and token ids; else nothing is left."""
+"""Exports for transformers, whose classes reproduce logits and token ids; a failed export leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ TINY = ["model.dim=16", "model.num_layers=2", "model.num_heads=2", "model.hidden
 TINY += ["tokenizer.vocab_size=96", "tokenizer.allow_fewer=true", "objective.max_length=24"]
 QUICK = ["experiment=null", "corpus=text", "corpus.path=text.txt", "hardware=exact", "cache_dir=cache"]
 QUICK += ["train.steps=20", "train.batch_tokens=192", "train.eval_every=null", "train.eval_tokens=64"]
-#: Of each family: what makes a model that transformers has too, and the class that it has.
+#: For each family: the overrides of a model that transformers supports, and its class there.
 FAMILIES = {
     "bert": (["model=bert_tiny", "objective=mlm_nsp"], "BertForPreTraining"),
     "pairs": (["model=bert_tiny", "objective=nsp"], "BertForNextSentencePrediction"),
@@ -107,7 +107,7 @@ def _write_tasks(data: Path) -> None:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Labelled data, a text to pretrain on, and a run of random weights."""
+    """Labeled data, a text for pretraining, and a run with random weights."""
     folder = tmp_path_factory.mktemp("world")
     make_world(folder)
     _write_tasks(folder / "data")
@@ -147,7 +147,7 @@ def _keys(words: Sequence[str]) -> set[str]:
 
 
 def _sentences(num: int = 200) -> list[str]:
-    """Texts of 1 to 40 words, some of which the vocabulary has never seen."""
+    """Return texts of 1 to 40 words, some of them unknown to the vocabulary."""
     rng = random.Random(7)
     words = [*POSITIVE, *NEGATIVE, *OTHER, "Zebra", "caf\u00e9", "3.14", "\u4e2d", "don't", ","]
     return [" ".join(rng.choices(words, k=1 + number % 40)) for number in range(num)]
@@ -159,7 +159,7 @@ def _framed(tokenizer: Tokenizer, texts: Sequence[str], max_length: int) -> list
 
 
 def _theirs(folder: Path, auto: str, texts: Sequence[str]) -> tuple[Any, Tensor, list[np.ndarray]]:
-    """What transformers says of padded texts; which tokens are real; and its token ids."""
+    """Return the outputs of transformers on padded texts, the mask of real tokens, and the token ids."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     model = getattr(transformers, auto).from_pretrained(folder).eval()
     padded = tokenizer(list(texts), padding=True, truncation=True, return_tensors="pt")
@@ -174,7 +174,7 @@ def _tied(learner: Any, hidden: Tensor) -> Tensor:
 
 
 def _our_heads(learner: Any, packed: PackedBatch) -> dict[str, Tensor]:
-    """By what transformers calls the output, in this test's own words."""
+    """Return our heads by the names that transformers gives their outputs."""
     heads, encoder = learner.objectives, learner.encoder
     hidden = encoder(packed).last
     found = {}
@@ -258,12 +258,12 @@ def test_the_card_says_what_is_known(pretrained: Callable[[str], Path]) -> None:
         assert part in text
     namespace: dict[str, Any] = {}
     code = text.partition("```python\n")[2].partition("```")[0]
-    exec(code.replace('"card"', f'"{folder}"'), namespace)  # what it tells its readers to do works
+    exec(code.replace('"card"', f'"{folder}"'), namespace)  # the code in the card works
     assert namespace["output"]["prediction_logits"].dim() == 3
 
 
 def _batch(encoded: EncodedExamples) -> tuple[Any, dict[str, Tensor]]:
-    """The encoded examples packed for us, and padded for transformers."""
+    """Return the encoded examples, packed for us and padded for transformers."""
     source = TaskSource(encoded)
     batch = source.build(0, source.plan(0), range(len(encoded)))
     rows = [np.split(array, encoded.offsets[1:-1]) for array in (encoded.tokens_T, encoded.segments_T)]
@@ -302,7 +302,7 @@ def test_transformers_gives_the_logits_of_a_run_of_each_kind_of_task(kind: str, 
 
     with torch.no_grad():
         logits, theirs, exact = learner.logits(batch), answers(), (model.double(), answers())[1]
-    # Features of a random encoder hardly deviate, so the optimum of a probe enlarges the rounding of the encoder.
+    # Features of a random encoder hardly vary, so the optimal head amplifies the encoder's rounding errors.
     rounding = float((exact - theirs).abs().max()) if command == "probe" else 0.0
     torch.testing.assert_close(theirs, logits, atol=1e-5 + 4 * rounding, rtol=0)
     assert rounding <= 1e-2 * max(1.0, float(logits.abs().max()))
@@ -326,7 +326,7 @@ def test_of_several_seeds_the_first_is_exported_with_the_scores_of_all(world: Pa
     of_one = json.loads(Path("runs/finetune/seeds/seed-0/result.json").read_text())
     assert of_one["tokens"] < result["tokens"]
     (budget,) = (line for line in card.splitlines() if "task budget" in line)
-    assert f"{count(of_one['tokens'])} tokens" in budget  # what the exported model saw
+    assert f"{count(of_one['tokens'])} tokens" in budget  # the exported model's input
     assert lmtransfer("export", "run=runs/finetune/seeds/seed-1", "to=out/seed-1") == 0
     second = load_file("runs/finetune/seeds/seed-1/checkpoints/best/model.safetensors")
     assert torch.equal(load_file("out/seed-1/model.safetensors")["classifier.weight"], second["head.output.weight"])
@@ -385,7 +385,7 @@ def test_an_imported_model_goes_back_byte_by_byte_with_its_own_keys(world: Path)
     assert {key: value for key, value in before.items() if after.get(key) != value and key not in own} == {}
     card = Path("out/peer/README.md").read_text()
     assert "imported" in card
-    assert "base_model" not in card  # a folder of this machine says nothing to others
+    assert "base_model" not in card  # a path on this machine is useless to others
 
 
 def test_a_head_that_transformers_would_compute_otherwise_is_left_out(
@@ -527,7 +527,7 @@ def test_a_model_that_enlarges_rounding_is_exported_and_a_wrong_one_of_its_kind_
     weights = open_checkpoint(base.best_checkpoint()).tensors("model")
     for name, weight in weights.items():
         if name.endswith("attention.output.bias"):
-            weight += 1e3  # the norm after it takes this off again, and with it most digits of what is left
+            weight += 1e3  # the following norm subtracts this again, and most significant digits are lost
     run = RunDirectory.create("runs", "pretrain", "enlarging")
     load_tokenizer(base.tokenizer).save(run.tokenizer)
     run.write_config(base.read_config())

@@ -1,4 +1,4 @@
-"""probe, finetune and evaluate as users run them, on tiny encoders and labelled sentences."""
+"""``probe``, ``finetune`` and ``evaluate`` from the command line, on tiny encoders and labeled sentences."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from lmtransfer.errors import CheckpointError
 from lmtransfer.training.checkpoints import Checkpoints
 from lmtransfer.training.trackers.base import Jsonl
 
-#: The words that resume a run of the world below.
+#: The overrides that resume a run of the world below.
 WORDS: dict[str, list[str]] = {}
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The world, with a finished run of one seed, ``one``, and one of two seeds with a control, ``two``."""
+    """A folder with two finished runs: ``one`` with one seed, ``two`` with two seeds and a control."""
     folder = tmp_path_factory.mktemp("world")
     make_world(folder)
     WORDS["one"] = train_from_base(folder, "finetune", *QUICK, "transfer.pooling=mean", name="one")
@@ -86,7 +86,7 @@ def test_baselines_that_count_words_stand_beside_the_run(world: Path, capsys: py
     found = result("runs/finetune/ft")
     assert set(found["baselines"]) == {"TF-IDF", "NB-SVM"}
     best = max(found["baselines"].values(), key=lambda part: part["mean"])["mean"]
-    assert best > 0.8 > found["mean"]  # the words of the toy sentences tell their label, and the run learns nothing
+    assert best > 0.8 > found["mean"]  # the words alone determine the labels, and the run learns nothing
     assert found["baselines"][found["better_baseline"]]["mean"] == best
     assert found["baseline_difference"]["difference"] == pytest.approx(found["mean"] - best)
     assert {"examples", "finetuning"} == {part["source"] for part in found["baseline_difference"]["parts"]}
@@ -131,7 +131,7 @@ def test_seeds_and_control_give_statistics_in_closed_form(world: Path) -> None:
 
 
 def test_the_control_has_other_weights_the_same_head_and_the_same_budget(world: Path) -> None:
-    words = ["control=true", "name=ft", "train.epochs=0.01", "optimizer.learning_rate=1e-12"]  # weights as they begin
+    words = ["control=true", "name=ft", "train.epochs=0.01", "optimizer.learning_rate=1e-12"]  # the initial weights
     assert lmtransfer("finetune", *QUICK, *words) == 0
     base = _weights("runs/pretrain/base", "last")
     ours, theirs = _weights("runs/finetune/ft"), _weights("runs/finetune/ft/control")
@@ -314,7 +314,7 @@ def test_a_control_can_be_added_later(world: Path, capsys: pytest.CaptureFixture
     assert after["control"]["n"] == 1
     assert after["metrics"] == before["metrics"]
     assert after["tokens"] == before["tokens"]
-    # It would be torn where the same command again is killed while it writes one anew.
+    # A second run of the command could be killed while it writes this file again, and leave it incomplete.
     assert tokenizer == {path.name: path.stat().st_mtime_ns for path in Path("runs/finetune/one/tokenizer").iterdir()}
     assert lmtransfer("evaluate", "run=runs/finetune/one", "hardware=exact") == 0  # a single seed keeps its weights
 
@@ -334,7 +334,7 @@ def test_more_seeds_can_be_added_later(world: Path, capsys: pytest.CaptureFixtur
     assert lmtransfer(*words, "seeds=3", "name=ft", "resume=true") == 0
     assert "nothing is left to do" in capsys.readouterr().out
     assert lmtransfer("finetune", *quick, "seeds=4", "name=ft", "resume=true") == 0
-    assert result("runs/finetune/ft")["control"]["n"] == 4  # the control is kept without the word, too
+    assert result("runs/finetune/ft")["control"]["n"] == 4  # the control is kept even without control=true
     assert lmtransfer(*words, "seeds=3", "name=whole", "resume=true") == 0
     assert lmtransfer(*words, "seeds=2", "name=whole", "resume=true") == 2
     assert "seeds was 3" in capsys.readouterr().err
@@ -346,7 +346,7 @@ def test_with_another_rate_for_more_seeds_all_are_trained_again(world: Path) -> 
     assert lmtransfer(*words, "seeds=2", "name=ft") == 0
     chosen = result("runs/finetune/ft")["learning_rate"]
     tries = Path("runs/finetune/ft/tries")
-    for path in list(tries.iterdir()):  # now the other rate is the best
+    for path in list(tries.iterdir()):  # now the other rate is better
         one = json.loads(path.read_text())
         one["score"] = float(one["learning_rate"] != chosen)
         path.write_text(json.dumps(one))
@@ -410,7 +410,7 @@ def test_a_run_killed_before_its_first_save_logs_each_step_once(world: Path, mon
     def log_and_die(self: Jsonl, record: dict[str, Any]) -> None:
         log(self, record)
         if record["step"] == 2:
-            shutil.copytree(self.path.parent, "killed")  # as it is where nothing clears it up
+            shutil.copytree(self.path.parent, "killed")  # as if nothing had cleaned up
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:

@@ -1,4 +1,4 @@
-"""Cross-validation from the command line: one result of all folds, its control, a report, and a run that was killed."""
+"""Cross-validation from the command line: one result for all folds, its control, a report, and a killed run."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SAID = "said.txt"
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A world with a run of folds, two seeds and the control, and what the command said."""
+    """A folder with a cross-validated run of two seeds and a control, and the command's output."""
     folder = tmp_path_factory.mktemp("world")
     make_world(folder)
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(StringIO()) as said:
@@ -64,7 +64,7 @@ def test_folds_give_one_result_with_a_control(world: Path) -> None:
             assert sum(fold["num_scored"] for fold in folds) == 120
             weighted = sum(fold["num_scored"] * fold["metrics"]["loss"] for fold in folds) / 120
             assert own["metrics"]["loss"] == pytest.approx(weighted)
-    # The answers of all folds of a seed are together.
+    # The predictions of all folds of a seed are in one file.
     assert len(list(Path("runs/finetune/cv").rglob("folds.parquet"))) == 4
     assert lmtransfer("report", "runs/") == 0
     page = Path("runs/report/report.html").read_text()
@@ -74,7 +74,7 @@ def test_folds_give_one_result_with_a_control(world: Path) -> None:
 
 
 def test_a_fold_is_answered_by_the_run_that_has_not_seen_it(world: Path) -> None:
-    """Each fold's run, asked anew about the whole file, gives the kept answers to its own fold."""
+    """Each fold's run, evaluated again on the whole file, gives the saved predictions for its own fold."""
     run = Path("runs/finetune/cv/seed-0")
     whole = read_predictions(run / "predictions/folds.parquet").examples
     texts = [line.split("\t")[0] for line in Path("data/train.tsv").read_text().splitlines()[1:]]

@@ -1,4 +1,4 @@
-"""``transfer=joint`` as users run it: labels and text at once, from pretrained and from random weights."""
+"""``transfer=joint`` from the command line, from pretrained and from random weights."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_both_losses_are_in_log_and_result(world: Path, capsys: pytest.CaptureFi
         lines = _lines(run)
         together = [line for line in lines if "loss/mlm" in line]
         alone = [line for line in lines if "loss/mlm" not in line]
-        assert [line["step"] for line in together] == [1, 2, 3, 4, 5, 6, 7]  # from 7/8 of the budget on without
+        assert [line["step"] for line in together] == [1, 2, 3, 4, 5, 6, 7]  # without text from 7/8 of the budget on
         assert [line["step"] for line in alone] == [8]
         for line in together:
             assert line["loss"] == pytest.approx(line["loss/classification"] + 0.5 * line["loss/mlm"])
@@ -105,7 +105,7 @@ def test_the_run_is_used_as_any_other(world: Path, capsys: pytest.CaptureFixture
 
 
 def test_text_without_weight_changes_nothing_to_the_last_bit(world: Path) -> None:
-    """Order, dropout and rates of the labelled examples are as they are without the text."""
+    """Order, dropout and learning rates of the labeled examples are the same as without text."""
     words = ["transfer.dropout=0.3", "transfer.layer_decay=0.7"]
     assert lmtransfer("finetune", *FROM_BASE, "transfer=full", *words, "name=plain") == 0
     assert lmtransfer(*JOINT, *words, "transfer.text_weight=0", "name=weightless") == 0
@@ -125,7 +125,7 @@ def test_the_same_seed_gives_the_same_run_and_another_one_other_text(world: Path
 
 @pytest.mark.parametrize("saved", [2, pytest.param(7, marks=pytest.mark.slow)])
 def test_an_interrupted_run_goes_on_to_the_same_bits(world: Path, monkeypatch: pytest.MonkeyPatch, saved: int) -> None:
-    """Interrupted while text is read, and after it; the interrupted run can be evaluated as it is."""
+    """The run is interrupted while it reads text, and later; the interrupted run can be evaluated."""
     words = ["train.save_every=1", "train.log_every=1", "transfer.text_until=0.7", "checkpoint=last"]
     assert lmtransfer(*JOINT, *words, "name=whole") == 0
     save = Checkpoints.save
@@ -177,7 +177,7 @@ def test_a_control_has_random_heads_and_the_same_text(world: Path, monkeypatch: 
     monkeypatch.setattr(JointText, "learner", keep_heads)
     assert lmtransfer(*JOINT, "control=true", "name=j") == 0
     own = load_file("runs/pretrain/text/checkpoints/best/model.safetensors")["objectives.mlm.dense.weight"]
-    _, pretrained, control = heads  # the first are made to see whether all fits
+    _, pretrained, control = heads  # the first are built to check the settings
     assert torch.equal(pretrained, own)
     assert not torch.equal(control, own)
     assert len(seen) == 14
@@ -185,7 +185,7 @@ def test_a_control_has_random_heads_and_the_same_text(world: Path, monkeypatch: 
 
 
 def test_the_text_is_of_the_training_part_of_the_corpus_alone(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No sentence of the task, of no split, and no document that the corpus holds out for validation."""
+    """The text has no sentence from any split of the task, and no document held out for validation."""
     words = [f"word{number}" for number in range(60)]
     Path("text.txt").write_text("\n\n".join(f"{word} {word} {word}" for word in words) + "\n")
     read: dict[Path, set[int]] = {}
@@ -200,7 +200,7 @@ def test_the_text_is_of_the_training_part_of_the_corpus_alone(world: Path, monke
     monkeypatch.setattr(PretrainingSource, "build", keep_tokens)
     assert lmtransfer(*PRETRAIN, "tokenizer=words", "tokenizer.vocab_size=100", "train.steps=40", "name=w") == 0
     held_out, trained = sorted(read.values(), key=len)
-    assert len(held_out - trained) == 1  # its words, as those of the task, are unknown: [UNK]
+    assert len(held_out - trained) == 1  # its words are unknown ([UNK]), like those of the task
     assert len(trained) > 30
     read.clear()
     more = ["init=runs/pretrain/w", "transfer=joint", "transfer.text_tokens=400", "transfer.text_until=1"]
@@ -276,7 +276,7 @@ def test_a_control_can_be_added_to_a_joint_run_that_is_done(world: Path) -> None
 
 
 def test_the_arms_weigh_the_words_of_rows_alike(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both by the text that is read, whatever the heads that came along know."""
+    """Run and control use the weights from the text that is read, whatever the inherited heads contain."""
     seen = []
     observe = BagOfWords.observe
 

@@ -1,4 +1,4 @@
-"""``transfer=lora`` and ``transfer=bitfit`` as users run them: the base stays; resumed, scored, exported, reported."""
+"""``transfer=lora`` and ``transfer=bitfit``: fixed base weights; resumed, scored, exported and reported runs."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_the_base_stays_as_it_was_bit_for_bit_and_so_does_that_of_the_control(wo
     }
     control = weights_of("runs/finetune/lora/control")
     table = "encoder.embeddings.token.weight"
-    assert not torch.allclose(control[table], base[table])  # random, fixed, with updates of its own
+    assert not torch.allclose(control[table], base[table])  # random, fixed, with separate updates
     assert control.keys() == lora.keys()
     written = result("runs/finetune/lora")
     updates = sum(tensor.numel() for name, tensor in lora.items() if name.endswith(("a.weight", "b.weight")))

@@ -1,4 +1,4 @@
-"""What a head sees and at which rates it learns, as users say it, through every command that takes the run."""
+"""The settings of head inputs and learning rates, through every command that takes the run."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _losses(run: str) -> list[float]:
 
 
 def _vectors_of_train() -> Tensor:
-    """Of each training sentence by itself: the mean over its tokens of the embedding layer and of the last one."""
+    """Return, for each training sentence, the mean over its tokens of the embedding layer and of the last layer."""
     encoder, tokenizer, _ = load_encoder("runs/pretrain/base")
     vectors = []
     for line in Path("data/train.tsv").read_text().splitlines()[1:]:
@@ -126,7 +126,7 @@ def test_transformers_has_the_folded_head_and_no_two_layers(world: Path, capsys:
 
 
 def test_few_labels_are_read_more_often_in_both_arms(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """20 examples, 16 of them trained on in batches of 8: two steps an epoch."""
+    """Of 20 examples, 16 are trained on in batches of 8: two steps per epoch."""
     words = ["task.num_train=20", "task.dev_from_train=0.2", "train.batch_examples=8", "train.epochs=3"]
     assert lmtransfer("finetune", *QUICK, *words, "train.min_steps=24", "name=more", "control=true") == 0
     said = " ".join(capsys.readouterr().out.split())
@@ -134,7 +134,7 @@ def test_few_labels_are_read_more_often_in_both_arms(world: Path, capsys: pytest
     for run in ("runs/finetune/more", "runs/finetune/more/control"):
         assert (result(run)["steps"], result(run)["epochs"]) == (24, 12)
         evaluated = [json.loads(line) for line in (Path(run) / "metrics.jsonl").open() if "validation/" in line]
-        assert [line["step"] for line in evaluated] == [8, 16, 24]  # as many as without
+        assert [line["step"] for line in evaluated] == [8, 16, 24]  # the same number as without text
     assert lmtransfer("finetune", *QUICK, *words, "train.min_steps=6", "name=enough") == 0
     assert result("runs/finetune/enough")["steps"] == 6
     assert "train.min_steps" not in capsys.readouterr().out
@@ -153,7 +153,7 @@ def test_steps_at_least_need_a_budget_in_epochs(world: Path, capsys: pytest.Capt
 
 
 def test_a_trained_probe_on_few_labels_trains_its_head_long_enough(world: Path) -> None:
-    """By default; a budget that is given is kept, also with more seeds."""
+    """This is the default; a budget that the user sets is kept, also with more seeds."""
     words = ["probe", *(word for word in QUICK if not word.startswith("train.epochs")), "task.num_train=20"]
     words.append("transfer.fit=trainer")
     assert lmtransfer(*words, "name=default") == 0
@@ -177,7 +177,7 @@ def test_weights_and_smoothing_shape_training_and_not_the_measured_loss(world: P
 
 def test_the_weight_of_a_label_is_given_by_its_name(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert lmtransfer("finetune", *QUICK, "task.class_weights={positive: 50}", "train.epochs=4", "name=ft") == 0
-    assert result("runs/finetune/ft")["metrics"]["accuracy"] < 0.5  # nearly all are called positive: two of five are
+    assert result("runs/finetune/ft")["metrics"]["accuracy"] < 0.5  # most predictions are positive
     capsys.readouterr()
     assert lmtransfer("finetune", *QUICK, "task.class_weights={spam: 5}", "name=x") == 2
     said = capsys.readouterr().err
@@ -188,7 +188,7 @@ def test_the_weight_of_a_label_is_given_by_its_name(world: Path, capsys: pytest.
 
 
 def _learned(run: str) -> tuple[float, list[float]]:
-    """Gamma and softmax(s) from the weights that were scored."""
+    """Return gamma and softmax(s) from the scored weights."""
     saved = load_file(Path(run) / "checkpoints" / "best" / "model.safetensors")
     powers = [math.exp(value) for value in saved["reading.scalars"].tolist()]
     return float(saved["reading.gamma"]), [power / sum(powers) for power in powers]
@@ -230,13 +230,13 @@ def test_one_run_has_weights_without_deviation(world: Path) -> None:
 
 
 def test_gradual_unfreezing_leaves_the_embeddings_until_their_time(world: Path) -> None:
-    """The run ends when half of the layers have joined, so the lowest are those of the start."""
+    """The run ends when half of the layers are unfrozen, so the lowest layers have not changed."""
     words = ["transfer=gradual", "transfer.layer_decay=1", "transfer.unfreeze_share=0.99", "train.epochs=2"]
     assert lmtransfer("finetune", *QUICK, *words, "name=g", "checkpoint=last", "train.batch_examples=60") == 0
     base = load_file("runs/pretrain/base/checkpoints/last/model.safetensors")
     found = load_file("runs/finetune/g/checkpoints/last/model.safetensors")
     same = {name for name, tensor in base.items() if name in found and torch.equal(tensor, found[name])}
-    # 4 steps, 3 depths: the layers join from 0.33, 0.66 and 0.99 of the budget on, so before steps 2, 3 and never
+    # 4 steps, 3 depths: layers are unfrozen after 0.33, 0.66 and 0.99 of the budget: before steps 2 and 3, and never
     assert same == {name for name in base if name.startswith("encoder.embeddings.")}
 
 

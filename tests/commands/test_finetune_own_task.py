@@ -1,4 +1,4 @@
-"""A task of a user's, one class and one YAML in a folder of his own: every command takes it as one of ours."""
+"""A user's own task, one class and one YAML file, works with every command like a built-in task."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from fakes.transfer_files import lmtransfer, make_world, result
 
-#: Is a text long? It shares nothing with ours but what every task declares, and has a head of its own.
+#: Is a text long? The task uses only the interface of tasks, and has its own head.
 CLASS = '''
 """A task from elsewhere."""
 
@@ -25,7 +25,7 @@ from lmtransfer.tasks.heads import LabelTargets
 from lmtransfer.tasks.text.example import encode_texts
 from lmtransfer.tasks.text.files import TextReader
 from lmtransfer.training.learner import Loss
-from lmtransfer.transfer.heads.sequences import ClassificationHead
+from lmtransfer.transfer.heads import ClassificationHead
 
 SIZES = {"train": 60, "dev": 30, "test": 30}
 

@@ -1,4 +1,4 @@
-"""Published models as runs: `lmtransfer import`, ``init=hf:...``, and what is said where that does not work."""
+"""Published models as runs: ``lmtransfer import``, ``init=hf:...``, and their error messages."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SENTENCE = ["the", "film", "was", "very", "[MASK]", "."]
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
-    """A folder with labelled sentences and text, and ``bert``, a published model; and that model."""
+    """A folder with labeled sentences, a text and the published model ``bert``; and that model."""
     folder = tmp_path_factory.mktemp("world")
     make_world(folder)
     shutil.rmtree(folder / "runs")
@@ -163,7 +163,7 @@ def test_going_on_before_and_after(world: Path, capsys: pytest.CaptureFixture[st
     after = load_file("runs/pretrain/still/checkpoints/last/model.safetensors")
     assert set(before) - set(after) == {"objectives.nsp.classifier.weight", "objectives.nsp.classifier.bias"}
     for name in after:
-        torch.testing.assert_close(after[name], before[name], rtol=0, atol=1e-25)  # a bias of 0 is moved by 1e-30
+        torch.testing.assert_close(after[name], before[name], rtol=0, atol=1e-25)  # a bias of 0 changes by 1e-30
 
     assert lmtransfer("pretrain", "experiment=adapt", "init=runs/import/bert", *TEXT, *short, "name=mine") == 0
     for name, init in (("before", "runs/import/bert"), ("after", "runs/pretrain/mine")):
@@ -181,7 +181,7 @@ def test_going_on_before_and_after(world: Path, capsys: pytest.CaptureFixture[st
 
 
 def test_a_discriminators_head_waits_for_its_objective(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Published without its generator, it makes no objective, and comes along in part where one is begun."""
+    """Without the generator there is no objective; the head is used in part once an objective is chosen."""
     theirs = make_published(world / "electra", "ElectraForPreTraining", embedding_size=16).state_dict()
     assert lmtransfer("import", "source=electra") == 0
     go_on = ["pretrain", "experiment=adapt", "init=runs/import/electra", *TEXT, "train.seconds=null", "train.steps=1"]
@@ -287,7 +287,7 @@ def test_a_name_on_the_hub_is_looked_for_in_its_cache_first(
 
 
 def test_what_a_killed_import_has_left_is_begun_anew(world: Path) -> None:
-    """Its folder with the lock, and what it has staged beside it."""
+    """The killed import leaves a folder with the lock and a staged copy."""
     left = Path("runs/import/mine")
     left.mkdir(parents=True)
     (left / ".lock").write_text("4194305\n")

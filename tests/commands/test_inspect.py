@@ -1,4 +1,4 @@
-"""``lmtransfer inspect``: what it shows is what a loop over the same rows finds, and it says what is odd."""
+"""``lmtransfer inspect``: its numbers match a loop over the same rows, and irregularities are noted."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def inspect(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Output:
-    """Run the command on 300 made-up documents and return what it prints."""
+    """Run the command on 300 synthetic documents and return the output."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LMTRANSFER_CACHE", str(cache))
     monkeypatch.setenv("COLUMNS", "160")
@@ -46,12 +46,12 @@ def inspect(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
 
 
 def rows_of(output: str) -> dict[str, str]:
-    """Table rows: name and the rest of the line."""
+    """Return the table's rows: name and the rest of the line."""
     return dict(re.findall(r"^ {2}(\S[^:]*?) {2,}(\S.*?) *$", output, re.MULTILINE))
 
 
 def notes_of(output: str) -> list[str]:
-    """The remarks below the tables."""
+    """Return the notes below the tables."""
     return [line for line in output.splitlines() if line.startswith("note: ")]
 
 
@@ -90,7 +90,7 @@ def test_a_language_model_has_nothing_hidden(inspect: Output) -> None:
 
 
 def test_contiguous_rows_of_a_model_with_a_memory_are_shown(inspect: Output) -> None:
-    """Their labels are the tokens around them, which have no names."""
+    """The labels of these rows are neighboring tokens, which have no names."""
     words = ["model=transformer_xl_laptop", "objective=lm_contiguous", "objective.max_length=32", "rows=2"]
     output = inspect(*words, "measure=false")
     assert len(re.findall(r"tokens \d+:\d+: 32 tokens\n", output)) == 2
@@ -98,7 +98,7 @@ def test_contiguous_rows_of_a_model_with_a_memory_are_shown(inspect: Output) -> 
 
 
 def test_a_budget_is_told_in_hours_of_gpus(inspect: Output) -> None:
-    """Two layers of 16 and 32 wide, 60 tokens: six operations for each weight and token, and those of attention."""
+    """Two layers of width 16 and 32, 60 tokens: six operations per weight and token, plus attention."""
     weights = 2 * (4 * 16 * 16 + 2 * 16 * 32) + 16 * 60
     words = ["objective=lm", "model=gpt_mini", "train.tokens=2000000000", "objective.max_length=32"]
     output = inspect(*words, "measure=false")

@@ -1,4 +1,4 @@
-"""predict as users run it, on tiny runs of each kind of task: files, standard input, single texts, submissions."""
+"""``predict`` on tiny runs of each kind of task: files, standard input, single texts, submissions."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from fakes.transfer_files import POSITIVE, lmtransfer, result
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Runs: ``single`` of two seeds, ``pair``, ``spans``, ``tags``, and a pretrained ``bert``."""
+    """A folder with the runs ``single`` (two seeds), ``pair``, ``spans`` and ``tags``, and a pretrained ``bert``."""
     return make_task_runs(tmp_path_factory.mktemp("world"))
 
 
 @pytest.fixture
 def world(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The runs and the data, seen from an empty folder."""
+    """Link the runs and the data into an empty current folder."""
     for name in ("runs", "data"):
         (tmp_path / name).symlink_to(made / name)
     monkeypatch.chdir(tmp_path)
@@ -44,7 +44,7 @@ def gold(split: str) -> list[str]:
 
 
 def about(lines: Sequence[dict[str, Any]], tolerance: float = 1e-5) -> list[Any]:
-    """Answers without their ids, numbers only nearly."""
+    """Return predictions without ids, with approximate numbers."""
     return [
         {key: pytest.approx(value, abs=tolerance) if key == "probabilities" else value for key, value in line.items()}
         for line in lines
@@ -73,7 +73,7 @@ def test_groups_change_nothing_and_order_is_kept(world: Path) -> None:
 
 
 class Typist:
-    """Standard input that gives the next line once all lines before it are answered."""
+    """Standard input that provides the next line once all earlier lines have predictions."""
 
     def __init__(self, lines: Sequence[str], out: io.StringIO) -> None:
         self.lines, self.out, self.given = list(lines), out, 0
@@ -148,7 +148,7 @@ def test_spans_have_their_places_and_are_submitted(world: Path) -> None:
     asked = json.loads(Path("data/questions_test.json").read_text())["data"][0]["paragraphs"]
     odds = {line["id"]: line["null_score"] - line["score"] for line in predicted(run, "split=test")}
     assert list(odds) == [f"q{number}" for number in range(15)]
-    threshold = statistics.median_low(odds.values())  # so that some have an answer and some have none
+    threshold = statistics.median_low(odds.values())  # so that some have an answer and others do not
     words = ["task=squad2", *SPANS, f"task.null_threshold={threshold}"]
     lines = predicted(run, *words, "split=test")
     for line, paragraph in zip(lines, asked, strict=True):
@@ -184,7 +184,7 @@ def test_each_word_gets_its_tag_also_beyond_the_length_limit(world: Path) -> Non
     words = [[row.split("\t")[0] for row in sentence.split("\n")] for sentence in sentences]
     assert [line["words"] for line in lines] == words
     assert all(len(line["tags"]) == len(line["probabilities"]) == len(line["words"]) for line in lines)
-    assert max(map(len, words)) > 12  # each is at least two of the 24 tokens of the encoder
+    assert max(map(len, words)) > 12  # each word takes at least two of the encoder's 24 tokens
     Path("in.txt").write_text("".join(" ".join(sentence) + "\n" for sentence in words))
     assert [line["tags"] for line in predicted(run, "input=in.txt", "group=3")] == [line["tags"] for line in lines]
     right = [
@@ -247,7 +247,7 @@ def test_a_tagger_finds_entities_in_running_text(world: Path, capsys: pytest.Cap
         assert 0 < entity["probability"] <= 1
     found = {entity["text"]: entity["label"] for entity in first["entities"]}
     assert all(text[entity["start"] : entity["end"]] == entity["text"] for entity in first["entities"])
-    # The tags of whole words, written apart, are those of the same words.
+    # The same words, separated by spaces, get the same tags.
     (tags,) = predicted("run=runs/finetune/tags", f"text={' '.join(e['text'] for e in first['entities'])}")
     assert dict(zip(tags["words"], tags["tags"], strict=True)) == found
     capsys.readouterr()

@@ -20,7 +20,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def rows(output: str) -> dict[str, str]:
-    """The table's rows: name and the rest of the line."""
+    """Return the table's rows: name and the rest of the line."""
     return dict(re.findall(r"^ +(\w+) +(\S.*?) *$", output, re.MULTILINE))
 
 
@@ -45,7 +45,7 @@ def test_text_becomes_tokens_and_a_table(capsys: pytest.CaptureFixture[str], tmp
     assert main(command) == 0
     again = capsys.readouterr().out
     seconds = rows(again)["seconds"]
-    assert seconds != found["seconds"]  # says that it was found
+    assert seconds != found["seconds"]  # says that the corpus was found in the cache
     assert seconds.split()[0] == found["seconds"].split()[0]
     assert again.replace(seconds, found["seconds"]).split() == first.split()
     assert manifest.stat().st_mtime_ns == made

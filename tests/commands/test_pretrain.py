@@ -51,7 +51,7 @@ def test_electra_is_chosen_by_its_discriminator_and_others_by_the_total(
 
 
 def _machine(patch: pytest.MonkeyPatch, name: str) -> None:
-    """Show this machine as one whose hardware multiplies ``name`` fast."""
+    """Make this machine look like one with fast matrix products in ``name``."""
     choice = PrecisionChoice(name, f"shown as {name}")  # type: ignore[arg-type]
     patch.setattr("lmtransfer.training.hardware.fastest_precision", lambda device: choice)
 
@@ -83,10 +83,10 @@ def test_a_run_goes_on_in_the_format_that_it_was_begun_in(
     assert lmtransfer(*words, "resume=true") == 0
     said = capsys.readouterr().err
     assert f"{first} (" in said
-    assert "shown as" not in said  # this machine's own reason is not the run's
+    assert "shown as" not in said  # the reason comes from the run, not from this machine
     assert _precision(run) == first
 
-    # Float16 does not go on where there is none.
+    # A float16 run cannot continue on hardware without float16.
     config = Path(run, "config.yaml")
     config.write_text(config.read_text().replace(f"precision: {first}", "precision: fp16"))
     Path(run, "result.json").unlink()

@@ -1,4 +1,4 @@
-"""What other commands make of runs with several losses, with losses of other heads, and with shared embeddings."""
+"""Other commands on runs with several losses, with losses of other heads, and with shared embeddings."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ UNTIED = [*TINY, "objective.tie_output=false"]
 BOW = [*without(TINY, "objective=mlm", "corpus.path"), "corpus.path=data/lines.txt", "objective=mlm_bow"]
 TUNE = ["finetune", *TASK, "hardware=exact", "baseline=null", "train.epochs=1"]
 OUTPUT = "objectives.mlm.output.weight"
-#: Runs of one encoder whose generator shares its embeddings.
+#: Runs of an encoder that shares its embeddings with the generator.
 SHARING = {
     kind: [
         *without(TINY, "model", "objective=mlm", "objective.max_length", "corpus.path"),
@@ -51,7 +51,7 @@ SHARING = {
 @pytest.mark.parametrize(
     ("words", "steps"),
     [
-        (PHASES, (4, 6)),  # in the last step that is left to right, masked
+        (PHASES, (4, 6)),  # in the last left-to-right step, and masked
         (UNTIED_FIRST, (3, 6)),  # at the end of the untied phase, tied
         (MIXED, (5,)),
         (BOW, (4,)),
@@ -109,7 +109,7 @@ def test_transfer_reads_as_the_run_ended_or_as_it_is_told() -> None:
         assert result(f"runs/evaluate/{name}")["metrics"] == pytest.approx(metrics, rel=1e-6)
         losses.add(metrics["loss"])
     assert len(losses) == 4
-    # From a run of a task: as that read.
+    # From a task run: with the attention of that run.
     assert lmtransfer(*TUNE, f"init=runs/finetune/{causal}-0", "name=again") == 0
     assert yaml.safe_load(Path("runs/finetune/again/config.yaml").read_text())["transfer"]["attention"] == "causal"
 
@@ -134,7 +134,7 @@ def test_what_does_not_fit_an_attention_is_refused(capsys: pytest.CaptureFixture
 def test_a_mixed_run_has_one_head_whatever_its_micro_batches() -> None:
     still = [*MIXED, "model.dropout=0.0"]
     whole, halved = trained(*still), trained(*still, "train.micro_batch_tokens=32")
-    assert {"loss/mlm", "loss/lm"} <= set().union(*records(whole))  # four rows of a step may all be of one kind
+    assert {"loss/mlm", "loss/lm"} <= set().union(*records(whole))  # all four rows of a step may be of the same kind
     assert {"mlm", "lm", "loss"} <= set(result(f"runs/pretrain/{whole}")["metrics"])
     one, other = saved(whole), saved(halved)
     for name, tensor in one.items():
@@ -159,7 +159,7 @@ def test_a_mixed_run_is_read_either_way_and_fills_masks(capsys: pytest.CaptureFi
     assert not Path("no").exists()
 
 
-@pytest.mark.slow  # transformers is asked
+@pytest.mark.slow  # compared with transformers
 def test_a_mixed_run_is_exported_as_a_bert() -> None:
     assert lmtransfer("export", f"run=runs/pretrain/{trained(*MIXED)}", "to=mixed") == 0
     assert json.loads(Path("mixed/config.json").read_text())["architectures"] == ["BertModel"]
@@ -218,7 +218,7 @@ def test_gone_on_with_it_keeps_its_matrix_unless_it_is_to_be_tied() -> None:
     assert OUTPUT in saved(trained(*on))
     dropped = trained(*on, "objective.tie_output=true")
     assert OUTPUT not in saved(dropped)
-    # A tied one may be untied at first.
+    # A tied head may be untied in the first phase.
     first = trained(*tiny, f"init=runs/pretrain/{dropped}", "train.steps=10", "phases=untied_first")
     config = yaml.safe_load(Path(f"runs/pretrain/{first}/config.yaml").read_text())
     assert config["phases"]["untied"]["objective"]["losses"]["mlm"]["tie_output"] is False
@@ -290,7 +290,7 @@ def test_an_encoder_with_disentangled_embeddings_is_an_ordinary_one(
     again, known = (result(folder)["metrics"] for folder in (f"runs/evaluate/{kind}", path))
     assert again[kind] == pytest.approx(known[kind], rel=0.2)
     assert again[f"{kind}_base_rate"] == pytest.approx(known[f"{kind}_base_rate"], rel=0.2)
-    # Pretraining goes on from it.
+    # Pretraining continues from this run.
     still = ["optimizer=adamw", "optimizer.learning_rate=1e-30", "train.steps=1", f"objective={kind}"]
     words = without(SHARING[kind], "model", "tokenizer", "objective", "train.steps")
     capsys.readouterr()

@@ -1,4 +1,4 @@
-"""An objective of a user's, one class and one YAML in a folder of his own: every command takes it as one of ours."""
+"""A user's own objective, one class and one YAML file, works with every command like a built-in objective."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from fakes.tiny_pretraining import SHORT, TEXT, TINY
 from fakes.transfer_files import TASK, lmtransfer, result, write_split
 
-#: Hidden tokens by a single matrix. It says of itself all that any command asks.
+#: Predicts masked tokens with a single matrix, and declares everything that commands ask for.
 CLASS = '''
 """An objective from elsewhere."""
 
@@ -86,7 +86,7 @@ def test_one_class_and_one_yaml_are_all_that_an_objective_takes(
     assert lmtransfer("pretrain", *own, "name=own") == 0
     found = result("runs/pretrain/own")
     assert {"plain", "plain_accuracy"} <= set(found["metrics"])
-    assert found["unigram_entropy"] > 0  # as it predicts masked tokens
+    assert found["unigram_entropy"] > 0  # because it predicts masked tokens
     assert lmtransfer("pretrain", *further, "name=further", "init=runs/pretrain/own") == 0
 
     assert lmtransfer("evaluate", "run=runs/pretrain/own", "hardware=exact", "name=own") == 0

@@ -1,4 +1,4 @@
-"""Checkpoints by tokens seen, from the command line: kept, resumed, transferred, continued, evaluated."""
+"""Revisions from the command line: saved, resumed, transferred, continued and evaluated."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def kept(world: Path, made: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The revisions in a copy of ``made``, which is the current folder."""
+    """Return the revisions in a copy of ``made``, the current folder."""
     monkeypatch.setenv("LMTRANSFER_CACHE", str(made / "cache"))
     return world / WORLD
 

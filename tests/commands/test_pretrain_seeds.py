@@ -1,4 +1,4 @@
-"""Several pretraining seeds: a folder each, transferred from each, and in studies."""
+"""Several pretraining seeds, each with its own folder and transfers, also in studies."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SMALL = [
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A world whose run ``two`` was pretrained with the seeds 0 and 4."""
+    """A folder with the run ``two``, pretrained with the seeds 0 and 4."""
     make_world(tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LMTRANSFER_CACHE", str(tmp_path / "cache"))
@@ -40,7 +40,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def pretrained_twice(world: Path) -> None:
-    """A run ``two`` with the seeds 0 and 4, as pretraining leaves one."""
+    """Create a pretraining run ``two`` with the seeds 0 and 4."""
     base = world / "runs/pretrain/base"
     config = {**yaml.safe_load((base / "config.yaml").read_text()), "objective": MASKED}
     for seed in (0, 4):
@@ -65,7 +65,7 @@ def test_pretraining_with_several_seeds(world: Path, capsys: pytest.CaptureFixtu
     assert each[0]["metrics"] != each[1]["metrics"]
     assert joint["metrics"]["loss"] == pytest.approx(np.mean([one["metrics"]["loss"] for one in each]))
     assert joint["tokens"] == sum(one["tokens"] for one in each)
-    # A seed is what it would have been alone; a third one is added by going on.
+    # Each seed's run is the same as alone; resuming adds a third seed.
     assert lmtransfer("pretrain", *SMALL, "seed=1", "name=alone") == 0
     assert result("runs/pretrain/alone")["metrics"] == each[1]["metrics"]
     assert lmtransfer("pretrain", *SMALL, "seeds=3", "name=two") == 2
@@ -95,7 +95,7 @@ def test_each_pretraining_seed_is_transferred_with_each_finetuning_seed(world: P
         assert (own["pretraining_seed"], own["seed"]) == (pretraining, seed)
     assert [(seed["pretraining_seed"], seed["seed"]) for seed in found["control"]["seeds"]] == [(None, 0), (None, 1)]
     assert found["difference"]["num_pretrainings"] == [2, 0]
-    assert lmtransfer(*TRANSFER, "init=runs/pretrain/two/seed-4", "seed=1", "name=alone") == 0  # the same by itself
+    assert lmtransfer(*TRANSFER, "init=runs/pretrain/two/seed-4", "seed=1", "name=alone") == 0  # the same alone
     assert result("runs/finetune/alone")["metrics"] == found["seeds"][3]["metrics"]
     assert result("runs/finetune/alone")["pretraining_seed"] == 4
 

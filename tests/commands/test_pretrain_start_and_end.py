@@ -1,4 +1,4 @@
-"""Runs whose token embeddings start from counts, and runs that leave an average of their weights."""
+"""Runs whose token embeddings start from counts, and runs that save an average of their weights."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from lmtransfer.training.averaging import LastPartMean
 from lmtransfer.training.budget import Budget
 
 COUNTED = [*TINY, "embeddings=counted"]
-#: One objective throughout, but another rate of masks.
+#: One objective in all phases, but with another masking rate.
 FEWER = [*TINY, "phases=fewer_masks"]
 EMA, LAST = "train.ema_decay=0.5", "train.average_last=0.3"
 
@@ -55,7 +55,7 @@ def test_a_run_that_goes_on_is_the_uninterrupted_one(words: list[str], steps: tu
 def test_an_average_begins_anew_with_other_losses_and_else_goes_on(
     words: list[str], begins: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The exponential average by its recurrence, from the weights after every update since it began."""
+    """Compute the exponential average by its recurrence, from the weights after every update."""
     seen: list[dict[str, torch.Tensor]] = []
     taken = phases.Trainer._step
 
@@ -142,7 +142,7 @@ def test_embeddings_of_a_run_are_not_counted_again(capfd: pytest.CaptureFixture[
     said = capfd.readouterr().err
     assert all(name in said for name in ("embeddings: ", "init=")), said
     assert not Path("runs/pretrain/refused").exists()
-    # A recipe with counts leaves them out.
+    # A recipe with counts ignores them here.
     Path("own/experiment").mkdir(exist_ok=True)
     Path("own/experiment/mine.yaml").write_text(
         "# @package _global_\n# mine\ndefaults:\n  - override /embeddings: counted\n"

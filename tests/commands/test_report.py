@@ -30,7 +30,7 @@ def runs(tmp_path):
 
 @pytest.fixture(scope="module")
 def printed(tmp_path_factory):
-    """The same runs with a report, which is only read, and what was printed."""
+    """The same runs with a finished report, and the printed output."""
     runs = make_runs(tmp_path_factory.mktemp("reported") / "runs")
     with redirect_stdout(io.StringIO()) as out:
         assert main(["report", str(runs), "figures=false"]) == 0
@@ -78,7 +78,7 @@ def test_everything_is_escaped_and_nothing_is_fetched(reported):
     text = (reported / "report" / "report.html").read_text(encoding="utf-8")
     page = parsed(text)
     assert text.count("<script") == 1
-    assert EVIL in page.text  # it is shown, as text
+    assert EVIL in page.text  # the text is shown as plain text
     assert not {"img", "link", "iframe", "object", "embed", "image", "base", "form"} & {one.tag for one in page}
     links = [
         value

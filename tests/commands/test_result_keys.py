@@ -1,4 +1,4 @@
-"""Each command's ``result.json`` holds the keys that it has held from the beginning: others' scripts read them."""
+"""The keys of each command's ``result.json`` never change, because users' scripts read them."""
 
 from __future__ import annotations
 

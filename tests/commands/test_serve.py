@@ -1,4 +1,4 @@
-"""The page of serve and its JSON, for each kind of run: the answers of predict, and a server that stays up."""
+"""The page of ``serve`` and its JSON for each kind of run: predictions as from ``predict``, a server that stays up."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def client(run: Served, *, max_seconds: float = 20) -> Any:
 
 
 def about(line: Mapping[str, Any]) -> dict[str, Any]:
-    """An answer of the command with numbers only nearly."""
+    """Return a prediction of the command, with approximate numbers."""
     return {
         key: pytest.approx(value, abs=1e-5) if key in ("probabilities", "score", "null_score") else value
         for key, value in line.items()
@@ -222,7 +222,7 @@ def test_a_slow_or_broken_run_leaves_the_server_up(world: Path, capsys: pytest.C
 
 
 class Server:
-    """``lmtransfer serve`` in a process of its own."""
+    """``lmtransfer serve`` in its own process."""
 
     def __init__(self, *words: str) -> None:
         self.process = subprocess.Popen(

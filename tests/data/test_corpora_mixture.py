@@ -397,24 +397,6 @@ def config(parts: Any) -> Any:
     return OmegaConf.create({"corpus": node, "data_root": None})
 
 
-def test_parts_are_named_by_corpus_or_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    write_text(tmp_path / "own.txt", made_up_documents(3))
-    listed = config(["fra", "own.txt"])
-    expand_parts(listed)
-    assert {name: part.name for name, part in listed.corpus.parts.items()} == {"fra": "fra", "own": "own"}
-    named = config({"french": "fra", "mine": "own.txt", "given": {"_target_": "x.Y"}})
-    expand_parts(named)
-    assert named.corpus.parts.french.files == ["multilingual/fra/train.txt"]
-    assert named.corpus.parts.mine.path == "own.txt"
-    assert named.corpus.parts.given == {"_target_": "x.Y"}
-    with refuses(ConfigError, "corpus.parts.fraa=fraa", "'fra'", "corpus.parts.nothing=nothing.txt") as caught:
-        expand_parts(config(["fraa", "own.txt", "nothing.txt"]))
-    assert len(caught.value.problems) == 2
-    with refuses(ConfigError, "corpus.parts=['own.txt'"):
-        expand_parts(config(["own.txt", str(tmp_path / "own.txt")]))
-
-
 def test_every_source_that_is_missing_is_said_with_both_ways(tmp_path: Path) -> None:
     cfg = config(["fra", "deu"])
     expand_parts(cfg)

@@ -18,7 +18,7 @@ from lmtransfer.data.corpora.corpus import FileCorpus
 from lmtransfer.data.documents import Notes
 from lmtransfer.data.tables import BadRows, ColumnSpec, TableLayout, read_rows
 from lmtransfer.errors import ConfigError, DataError
-from lmtransfer.inference.embedding import open_rows
+from lmtransfer.inference.embedding_output import open_rows
 from lmtransfer.inference.prediction_input import find_input, input_format
 from lmtransfer.tasks.settings import LocatedFiles
 from lmtransfer.tasks.tagging.task import Tagging

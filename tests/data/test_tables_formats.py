@@ -20,9 +20,9 @@ from lmtransfer.data.corpora.corpus import FileCorpus
 from lmtransfer.data.documents import Notes
 from lmtransfer.data.tables import FORMATS, TABLE_FORMATS, delimiter_of
 from lmtransfer.errors import ConfigError, DataError
-from lmtransfer.inference.answering import MaskedTexts
-from lmtransfer.inference.embedding import open_rows
-from lmtransfer.inference.prediction_input import AnswersInOrder, find_input, input_file, input_format
+from lmtransfer.inference.embedding_output import open_rows
+from lmtransfer.inference.prediction import MaskedTexts
+from lmtransfer.inference.prediction_input import PredictionsInOrder, find_input, input_file, input_format
 from lmtransfer.tasks.qa.task import SpanQa
 from lmtransfer.tasks.tagging.task import Tagging
 from lmtransfer.tasks.text.classification import TextClassification
@@ -137,7 +137,7 @@ def of_embed(path: Path, *, delimiter: str | None = None, notes: Notes | None = 
 def of_predict(path: Path, *, delimiter: str | None = None, notes: Notes | None = None, **columns: Any) -> list[str]:
     task = TextClassification(name="own", train="none", labels=["a", "b"], text_column="text", label_column="label")
     source, reader, counted = find_input(str(path)), task.reader(), notes or Notes()
-    answers = AnswersInOrder(lambda examples: [], lambda lines: None, group=2, on_error="stop")
+    answers = PredictionsInOrder(lambda examples: [], lambda lines: None, group=2, on_error="stop")
     form = input_format(None, source, reader, counted)
     opened = input_file(source, form, columns, answers, counted, delimiter=delimiter)
     return [example.text for _, example in reader.read(opened)]
@@ -300,7 +300,7 @@ def test_a_large_table_is_not_held_in_memory(reader: str, tmp_path: Path) -> Non
         count = sum(len(window.texts) for window in open_rows(source, "jsonl", Notes(), **settings).windows)
     else:
         task = TextClassification(name="own", train="x", labels=["a", "b"], text_column="text", label_column="label")
-        answers = AnswersInOrder(lambda examples: [], lambda lines: None, group=2, on_error="stop")
+        answers = PredictionsInOrder(lambda examples: [], lambda lines: None, group=2, on_error="stop")
         opened = input_file(find_input(str(path)), "jsonl", {}, answers, Notes())
         count = sum(1 for _ in task.reader().read(opened))
     peak = tracemalloc.get_traced_memory()[1]
@@ -334,7 +334,7 @@ def test_questions_are_read_in_every_format_of_rows(name: str, tmp_path: Path) -
     ]
     assert found == [("q1", "Who ran?", ["Ann"]), ("q2", "Who slept?", [])]
     source, reader = find_input(str(path)), task.reader()
-    answering = AnswersInOrder(lambda examples: [], lambda lines: None, group=2, on_error="stop")
+    answering = PredictionsInOrder(lambda examples: [], lambda lines: None, group=2, on_error="stop")
     opened = input_file(source, input_format(None, source, reader, Notes()), {}, answering, Notes())
     assert [(example.id, example.passage) for _, example in reader.read(opened)] == [
         ("q1", "Ann ran."),
@@ -360,7 +360,7 @@ def test_tagged_sentences_are_read_in_every_format_of_rows(name: str, tmp_path: 
             (("far",), (0,)),
         ]
     source, reader = find_input(str(path)), task.reader()
-    answering = AnswersInOrder(lambda examples: [], lambda lines: None, group=2, on_error="stop")
+    answering = PredictionsInOrder(lambda examples: [], lambda lines: None, group=2, on_error="stop")
     opened = input_file(source, input_format(None, source, reader, Notes()), {}, answering, Notes())
     assert [(example.id, example.words) for _, example in reader.read(opened)] == [
         ("0", ("Ann", "ran")),

@@ -12,7 +12,7 @@ from torch import Tensor
 from lmtransfer.data.batch import pack
 from lmtransfer.tasks.heads import LabelSetTargets, LabelTargets, ScoreTargets, SpanTargets, TagTargets, Targets
 from lmtransfer.tasks.source import TaskBatch
-from lmtransfer.transfer.heads.base import Head
+from lmtransfer.transfer.heads import Head
 
 #: Rows of targets of one sequence.
 Rows = Sequence[Sequence[float]]

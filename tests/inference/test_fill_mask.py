@@ -1,4 +1,4 @@
-"""[MASK] in a text: the ids that stand for it and around it, and what a model puts there."""
+"""[MASK] in a text: its token ids and the surrounding ones, and the model's predictions."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def tokenizer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 
 
 def test_a_whole_word_that_is_one_token_becomes_a_mask_and_nothing_else_changes(tokenizer: Tokenizer) -> None:
-    """Before white space, punctuation and ends of text alike."""
+    """This holds before white space, before punctuation and at the end of a text."""
     replaced = 0
     for line in LINES[:4]:
         encoding = tokenizer.encode(line)
@@ -66,7 +66,7 @@ def test_a_whole_word_that_is_one_token_becomes_a_mask_and_nothing_else_changes(
 
 @pytest.mark.parametrize("stem", ["quick", "walk", "jump"])
 def test_the_end_of_a_word_may_follow_a_mask(tokenizer: Tokenizer, stem: str) -> None:
-    """What goes on with a word has no mark of a word's beginning; after white space it has one."""
+    """Text that continues a word has no word-start mark; text after white space has one."""
     joined = encode_with_masks(f"the [MASK]s and {stem}[MASK] was", tokenizer)
     apart = encode_with_masks(f"the [MASK] s and {stem} [MASK] was", tokenizer)
     masks = np.flatnonzero(joined == tokenizer.mask_id)

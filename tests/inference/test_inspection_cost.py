@@ -1,4 +1,4 @@
-"""What a step costs, and the memory on a GPU against what an H200 took (scripts/RESULTS.md, "On a GPU")."""
+"""The cost of a step, and the estimated GPU memory against measurements on an H200 (scripts/RESULTS.md, "On a GPU")."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_memory_is_counted_and_scales(tmp_path: Path) -> None:
     assert cost.tokens == 256
     double, _ = measured(tmp_path, 16)
     assert double.activation_bytes == pytest.approx(2 * cost.activation_bytes, rel=0.05)
-    # At the least, the inputs of a layer's four products over 256 tokens: 16, 16, 16 and 32 wide.
+    # At least the inputs of a layer's four matrix products over 256 tokens, with widths 16, 16, 16 and 32.
     assert cost.activation_bytes > 4 * 256 * 80
     assert cost.peak_bytes(512) == cost.peak_bytes(0) + 2 * cost.activation_bytes
 
@@ -96,7 +96,7 @@ def test_parameters_are_counted_once_each() -> None:
 def test_memory_is_what_a_gpu_took(
     model: str, objective: str, measured: float, tolerance: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With 32,768 tokens in a pass, rows of 128 and a vocabulary of about 30,000."""
+    """The setting: 32,768 tokens per pass, rows of 128 tokens, and a vocabulary of about 30,000."""
     monkeypatch.setattr("fakes.objectives.NumberTokenizer.vocab_size", 30_522)
     node = group_config("model", model, [CONF])
     sizes = {key: node[key] for key in SMALL if key in node}

@@ -1,4 +1,4 @@
-"""Rows with marks for what is hidden, in text and in colors."""
+"""Rows with marks for masked tokens, in plain text and in color."""
 
 from __future__ import annotations
 

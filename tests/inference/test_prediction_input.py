@@ -1,4 +1,4 @@
-"""From lines to examples to answers in order, without any model."""
+"""From lines to examples to predictions in order, without a model."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from support.refusals import refuses
 
 from lmtransfer.data.documents import Notes
 from lmtransfer.errors import ConfigError, DataError
-from lmtransfer.inference.answering import MaskedTexts
+from lmtransfer.inference.prediction import MaskedTexts
 from lmtransfer.inference.prediction_input import (
-    AnswersInOrder,
+    PredictionsInOrder,
     find_input,
     input_file,
     input_format,
@@ -43,9 +43,9 @@ SPANS = SpanQa(name="spans", files={"train": "x"})
 
 
 def given(
-    path: Path, reader: Reader, answers: AnswersInOrder, *, file_format: str | None = None, **columns: str
+    path: Path, reader: Reader, answers: PredictionsInOrder, *, file_format: str | None = None, **columns: str
 ) -> Iterator[LocatedExample]:
-    """The examples of a file."""
+    """Return the examples of a file."""
     source = find_input(str(path))
     form = input_format(file_format, source, reader, Notes())
     return reader.read(input_file(source, form, columns, answers, Notes()))
@@ -54,15 +54,15 @@ def given(
 def answered(
     path: Path, task: Any, *, on_error: Any = "skip", group: int = 2, file_format: str | None = None, **columns: str
 ) -> list[dict[str, Any]]:
-    """What a run would answer that only says what it was asked."""
+    """Return the predictions of a run that only repeats its input."""
     written: list[dict[str, Any]] = []
 
     def echo(examples: Sequence[Any]) -> list[dict[str, Any]]:
         assert len(examples) <= group
         return [{"id": example.id, "asked": example} for example in examples]
 
-    answers = AnswersInOrder(echo, written.extend, group=group, on_error=on_error)
-    answers.answer_all(given(path, task.reader(), answers, file_format=file_format, **columns))
+    answers = PredictionsInOrder(echo, written.extend, group=group, on_error=on_error)
+    answers.predict_all(given(path, task.reader(), answers, file_format=file_format, **columns))
     assert answers.num_inputs == len(written)
     return written
 
@@ -169,11 +169,11 @@ def test_what_comes_before_a_mistake_is_answered_whatever_the_group(tmp_path: Pa
     path.write_text("a\nb\nc\n\nd\n")
     for group in (1, 2, 3, 9):
         written: list[dict[str, Any]] = []
-        answers = AnswersInOrder(
+        answers = PredictionsInOrder(
             lambda examples: [{"id": example.id} for example in examples], written.extend, group=group, on_error="stop"
         )
         with refuses(DataError, "in.txt:4", "empty", "on_error=skip"):
-            answers.answer_all(given(path, SINGLE.reader(), answers))
+            answers.predict_all(given(path, SINGLE.reader(), answers))
         assert written == [{"id": "0"}, {"id": "1"}, {"id": "2"}]
 
 
@@ -184,15 +184,15 @@ def test_one_that_cannot_be_answered_does_not_take_its_group_with_it() -> None:
         return [{"id": example.id} for example in examples]
 
     written: list[dict[str, Any]] = []
-    answers = AnswersInOrder(answer, written.extend, group=9, on_error="skip")
+    answers = PredictionsInOrder(answer, written.extend, group=9, on_error="skip")
     lines = [(f"f:{number}", read_example(text, SINGLE.reader())) for number, text in enumerate(["a", "bad", "c"])]
-    answers.answer_all(lines)
+    answers.predict_all(lines)
     assert written == [{"id": "text"}, {"id": "text", "error": "f:1: too long"}, {"id": "text"}]
     assert answers.num_errors == 1
 
 
 class Pipe:
-    """Gives one piece at a time."""
+    """A stream that returns one piece at a time."""
 
     def __init__(self, *pieces: bytes) -> None:
         self.pieces = list(pieces)

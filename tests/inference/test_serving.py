@@ -1,4 +1,4 @@
-"""Where serve listens, which names browsers may ask for, what it refuses, and which words an answer rests on."""
+"""The addresses and host names that serve accepts, the requests that it rejects, and the evidence of words."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_other_addresses_need_a_permission(host: str) -> None:
         (f"{socket.gethostname()}:8000", False, True),
         ("evil.example:8000", False, False),
         ("127.0.0.1.evil.example", False, False),
-        ("evil.example@127.0.0.1", True, True),  # a browser never sends this; the host is that after the @
+        ("evil.example@127.0.0.1", True, True),  # a browser never sends this; the host name follows the @
         ("127.0.0.1@evil.example", False, False),
         ("", False, False),
         ("[::1", False, False),
@@ -78,7 +78,7 @@ WEIGHTS = {"good": 2.0, "not": -3.0, "film,": 0.5, "bad": -1.0}
 
 
 class InThrees:
-    """Each token has three characters; an empty one follows each token, as some normalisations make."""
+    """A tokenizer with tokens of three characters, each followed by an empty token, as some normalizations produce."""
 
     def encode(self, text: str) -> Any:
         starts = range(0, len(text), 3)
@@ -90,7 +90,7 @@ TOKENIZER: Any = InThrees()
 
 
 def score(examples: Sequence[TextExample]) -> list[float]:
-    """The weights of the words of both texts; the second text counts double."""
+    """Return the sum of the words' weights in both texts; the second text counts double."""
 
     def of(text: str | None) -> float:
         return sum(WEIGHTS.get(word, 0.0) for word in (text or "").split())
@@ -158,7 +158,7 @@ async def echo(scope: Message, receive: Receive, send: Send) -> None:
 def send_request(
     waiting: list[Message], *, app: App = echo, pause: float = 0.0, headers: Sequence[tuple[str, str]] = ()
 ) -> list[Any]:
-    """Send a request as a list of messages, after which the client waits; return all that is sent back."""
+    """Send a request as a list of messages, then let the client wait; return all messages sent back."""
     SEEN.clear()
     guard = Guard(
         app,
@@ -187,7 +187,7 @@ def send_request(
 
 
 def ask(parts: Sequence[bytes] = (b"",), *, pause: float = 0.0, **headers: str) -> tuple[int, dict[str, str], bytes]:
-    """Send a request; return status, headers and body of the answer."""
+    """Send a request; return status, headers and body of the response."""
     waiting: list[Message] = [{"type": "http.request", "body": part, "more_body": True} for part in parts]
     waiting[-1]["more_body"] = False
     named = {"host": "127.0.0.1:8000", **headers}

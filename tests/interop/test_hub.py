@@ -216,7 +216,7 @@ def test_a_transfer_starts_from_a_pushed_run(hub: FakeHub) -> None:
         (["to=out", "dry_run=true"], ["dry_run=true", "push="]),
         ([], ["to", "push=owner/name"]),
         (["push=you/kept"], ["push=you/kept", "me", "team", "HF_TOKEN"]),
-        (["push=me/kept", "format=run", "revisions=true"], ["format=run", "revisions="]),
+        (["push=me/kept", "format=run", "revisions=true"], ["format=run", "revisions"]),
     ],
     ids=["no owner", "no name", "no branch", "nothing to list", "nowhere", "another's", "two ways"],
 )

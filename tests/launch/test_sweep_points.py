@@ -185,3 +185,14 @@ def test_processes_beside_each_other_share_the_cores(monkeypatch: pytest.MonkeyP
     with cores.share_cores(20):
         assert cores.usable_cores() == 1
     assert cores.usable_cores() == 8
+
+
+def test_points_are_read_back_in_the_order_of_the_sweep(tmp_path: Path) -> None:
+    points = [
+        SweepPoint(number, f"seed={number}", Path(f"runs/{number}") if number % 2 else None) for number in range(11)
+    ]
+    points[4].error = "no\nluck"
+    points[5].seconds = 1.5
+    for point in reversed(points):
+        point.write(tmp_path)
+    assert read_points(tmp_path) == points

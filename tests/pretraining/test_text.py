@@ -12,8 +12,7 @@ from omegaconf import OmegaConf
 from support.refusals import refuses
 
 from lmtransfer.cli import main
-from lmtransfer.config.short_forms import expand_overlap
-from lmtransfer.errors import ConfigError, DataError
+from lmtransfer.errors import DataError
 from lmtransfer.pretraining.text import build_corpus
 from lmtransfer.tasks.base import Task
 from lmtransfer.tasks.tagging.example import TaggedExample
@@ -140,22 +139,6 @@ def test_the_words_of_a_tagged_sentence_are_one_text_and_a_pair_is_two() -> None
     tagging, pairs = object.__new__(Tagging), object.__new__(TextClassification)
     assert tagging.texts(TaggedExample(id="x", words=("one", "two"))) == ("one two",)
     assert pairs.texts(TextExample(id="x", text="one two", text_pair="three")) == ("one two", "three")
-
-
-def test_tasks_groups_and_files_are_named_in_short(tmp_path: Path) -> None:
-    cfg = OmegaConf.create({"screening": {"overlap_with": ["sst2", "held_out.txt", "glue"]}})
-    expand_overlap(cfg)
-    settled = cfg.screening.overlap_with
-    assert settled.sst2.labels == ["negative", "positive"]
-    assert settled["held_out.txt"].boundary == "line"
-    assert {"cola", "mnli", "wnli"} <= set(settled)
-    with refuses(ConfigError, "screening.overlap_with", "sst22", "'sst2'", "gone.txt") as caught:
-        expand_overlap(OmegaConf.create({"screening": {"overlap_with": ["sst22", "gone.txt"]}}))
-    assert len(caught.value.problems) == 2
-    with refuses(ConfigError, "screening.overlap_with", "held_out.txt"):
-        expand_overlap(
-            OmegaConf.create({"screening": {"overlap_with": ["held_out.txt", str(tmp_path / "held_out.txt")]}})
-        )
 
 
 def test_a_package_that_is_not_there_is_told_before_the_texts_are_read(

@@ -16,7 +16,7 @@ from lmtransfer.reporting.comparison.comparison import Comparison
 from lmtransfer.reporting.comparison.page import headline, html_comparison, tables, to_json
 from lmtransfer.reporting.comparison.pretraining import compare_pretrainings
 from lmtransfer.reporting.comparison.sides import read_sides
-from lmtransfer.verdicts.spread import critical_value
+from lmtransfer.verdicts.intervals import critical_value
 
 MASKED = "lmtransfer.objectives.masked_lm.MaskedLanguageModel"
 NEXT = "lmtransfer.objectives.pair_label.NextSentencePrediction"

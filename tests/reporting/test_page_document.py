@@ -13,10 +13,9 @@ from support.html_pages import Element, parsed
 
 from lmtransfer.reporting.figures.style import SavedFigure
 from lmtransfer.reporting.page import document
-from lmtransfer.reporting.page.report import html_report
+from lmtransfer.reporting.page.report import Section, html_report
 from lmtransfer.reporting.runs.collect import collect
 from lmtransfer.reporting.runs.entries import make_entries
-from lmtransfer.reporting.sections import Section
 
 EVIL = "</title></script><script>alert(1)</script><img src=http://x>\"'&"
 SVG = '<?xml version="1.0"?>\n<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 9 9"><text>{}</text></svg>'

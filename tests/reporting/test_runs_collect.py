@@ -120,7 +120,7 @@ def test_reading_needs_neither_torch_nor_matplotlib():
     code = (
         "import sys\n"
         "import lmtransfer.reporting.table, lmtransfer.reporting.write\n"
-        "import lmtransfer.inference.inspection.kept_texts\n"
+        "import lmtransfer.inference.inspection.example_texts\n"
         "loaded = {'torch', 'matplotlib', 'hydra'} & set(sys.modules)\n"
         "assert not loaded, loaded\n"
     )

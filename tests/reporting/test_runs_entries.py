@@ -231,7 +231,7 @@ def test_a_run_that_answers_one_label_is_flagged_and_not_called_better(tmp_path)
     verdicts = {entry.run.name: entry.difference.verdict for entry in entries}
     assert verdicts == {"flat": "collapsed", "fine": "better"}
     text = answer(entries)
-    assert tells(text, "helped", "1 of 2", "collapsed", "in 1", "fine (finetuned)", "70.0 %")
+    assert tells(text, "helped", "1 of 2", "same label", "in 1", "fine (finetuned)", "70.0 %")
     notes = {row.run: row.note for row in table_rows(entries)}
     assert "3 of 3 seeds" in notes["flat"]
     flat = next(entry for entry in entries if entry.run.name == "flat")

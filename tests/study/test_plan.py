@@ -1,4 +1,4 @@
-"""Studies: which commands they run with which words, what happens to runs that fail, and the table."""
+"""Studies: their commands and overrides, failed runs, and the table."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ START = Place.start
 
 
 def seconds_of(folder: Path) -> dict[str, float]:
-    """The seconds of each run of a study."""
+    """Return the seconds of each run in a study."""
     return {key: entry["seconds"] for key, entry in read_ledger(folder).items()}
 
 
@@ -66,7 +66,7 @@ def test_the_words_of_each_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert list(jobs) == [
         f"{stage} of {recipe}" for recipe in ("small", "other") for stage in ("pretrain", "probe", "few")
     ]
-    # A recipe's own words win: a budget against any other budget, a corpus against the study's.
+    # A recipe's own overrides win: its budget over any other budget, its corpus over the study's.
     assert jobs["pretrain of small"] == ["corpus=fra", "seed=3", "model=bert_tiny", "train.steps=7", "name=small", *end]
     expected = ["train.seconds=5", "seed=3", "objective=mlm", "corpus=novels", "name=other", *end]
     assert jobs["pretrain of other"] == expected
@@ -87,7 +87,7 @@ def test_the_words_of_each_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert {job.key: job.run for job in plan.jobs}["few of small"] == folder / "finetune/small-few"
     assert make_plan(config(only=["other"])).recipes == ("other",)
     assert make_plan(config(recipes={"small": None})).recipes == ("other",)
-    fewer = make_plan(config(transfers={"few": None})).jobs  # with what a recipe sets for it
+    fewer = make_plan(config(transfers={"few": None})).jobs  # with the recipe's override for this transfer
     assert {job.stage for job in fewer} == {"pretrain", "probe"}
 
 
@@ -114,7 +114,7 @@ def test_every_mistake_in_a_study_is_named() -> None:
         ("transfers.few.seed:", "seeds"),
     ):
         assert any(all(name in problem for name in names) for problem in caught.value.problems), names
-    with refuses(ConfigError, "recipes=", "lmtransfer list studies"):
+    with refuses(ConfigError, "recipes:", "lmtransfer list studies"):
         make_plan(config(recipes={"small": None, "other": None}))
 
 
@@ -131,7 +131,7 @@ Fake = Callable[..., list[str]]
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> Fake:
-    """Makes the runs of a study by hand; gives the names of those that were started."""
+    """Replace the runs of a study by fake ones; return the names of the started runs."""
 
     def install(fail: tuple[str, ...] = (), code: int = 2) -> list[str]:
         started: list[str] = []
@@ -160,7 +160,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Fake:
             return 0
 
         class Made:
-            """Ends as soon as it has started."""
+            """A process that ends as soon as it has started."""
 
             def __init__(self, job: Job) -> None:
                 self.code = run(job)
@@ -179,7 +179,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Fake:
 
 def test_a_study_makes_one_table(world: Path, fake: Fake, capsys: pytest.CaptureFixture[str]) -> None:
     started = fake()
-    staged = world / f"runs/study/tiny/.tiny.json.{_HERE}-4194305.tmp"  # of a killed study: no process has this number
+    staged = world / f"runs/study/tiny/.tiny.json.{_HERE}-4194305.tmp"  # of a killed study: no process has this id
     staged.parent.mkdir(parents=True)
     staged.write_text("half")
     assert main(["study", "study=tiny"]) == 0
@@ -195,7 +195,7 @@ def test_a_study_makes_one_table(world: Path, fake: Fake, capsys: pytest.Capture
     assert first["probe"] == pytest.approx(0.71)
     assert first["probe_deviation"] == pytest.approx(math.sqrt(0.0002))
     assert first["probe_control"] == pytest.approx(0.5915)
-    assert first["probe_difference"] == pytest.approx(0.1185)  # pairs of 12 and 11.7 points, of two comparisons
+    assert first["probe_difference"] == pytest.approx(0.1185)  # pairs 12 and 11.7 points apart, two comparisons
     assert first["probe_standard_error"] == pytest.approx(0.0015)
     reach = 25.452 * 0.0015  # one degree of freedom, a level of 0.025
     assert (first["probe_low"], first["probe_high"]) == pytest.approx((0.1185 - reach, 0.1185 + reach), abs=1e-6)
@@ -267,7 +267,7 @@ def test_runs_that_were_made_otherwise_are_not_mixed(
     assert started == []
     (made_from_it,) = (run for run in Path("runs/study/tiny").glob("*/masked*") if run.parent.name != "pretrain")
     shutil.rmtree(world / "runs/study/tiny/pretrain/masked")
-    assert main(["study", "study=tiny"]) == 2  # what was trained from it would stand beside another pretraining
+    assert main(["study", "study=tiny"]) == 2  # transfers from the old run would be mixed with a new pretraining run
     assert f"{made_from_it}" in capsys.readouterr().err
     assert started == []
     assert (
@@ -315,7 +315,7 @@ def test_transfers_at_the_same_time_follow_all_pretraining(
 def test_times_are_by_the_clock_and_added_over_interruptions(
     world: Path, fake: Fake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    now = iter(range(0, 10_000, 90))  # every look at the clock is 90 seconds later
+    now = iter(range(0, 10_000, 90))  # each reading of the clock is 90 seconds later
     monkeypatch.setattr(jobs.time, "monotonic", lambda: next(now))
     folder = world / "runs/study/tiny"
     fake(fail=("probe left_to_right",))
@@ -325,7 +325,7 @@ def test_times_are_by_the_clock_and_added_over_interruptions(
     )
     assert re.search(r"probe of masked: (90 s|1\.5 min)", capsys.readouterr().out)
     (folder / "probe/left_to_right").mkdir(parents=True)  # what an interrupted run leaves
-    shutil.rmtree(folder / "probe/masked")  # this run is made anew
+    shutil.rmtree(folder / "probe/masked")  # this run starts again
     fake()
     assert main(["study", "study=tiny"]) == 0
     assert seconds_of(folder)["probe of left_to_right"] == 180
@@ -365,7 +365,7 @@ def test_settings_without_effect_are_no_part_of_the_ledger(
         "probe of own": ["hardware.threads=3", "keep_weights=false"],
     }
     del given["probe of masked"]
-    assert main(words) == 0  # the same study, although its runs had other such settings
+    assert main(words) == 0  # the same study, although its runs had other values of these settings
     assert given["probe of masked"] == []
 
 
@@ -383,7 +383,7 @@ def test_two_of_the_same_study_do_not_run_at_once(world: Path, fake: Fake, capsy
     said = capsys.readouterr().err
     assert all(name in said for name in ("runs/study/tiny", str(other.pid), "name=", "watch=true")), said
     assert started == []
-    assert main(["study", "study=tiny", "only=masked"]) == 0  # the lock of a process that died holds nothing
+    assert main(["study", "study=tiny", "only=masked"]) == 0  # the lock of a dead process does not count
 
 
 MISTAKES = {

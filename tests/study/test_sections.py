@@ -1,4 +1,4 @@
-"""The figures of a study: their points, their sentences, their files; and pretraining that studies share."""
+"""The figures of a study (points, sentences, files), and pretraining runs that studies share."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from scipy import stats
 from support.refusals import refuses
 
 from lmtransfer.errors import ConfigError, RunDirectoryError
-from lmtransfer.reporting.sections import find_sections, write_sections
+from lmtransfer.reporting.page.report import find_sections, write_sections
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.study.plan import FigureSpec, StudyPlan, make_plan
 from lmtransfer.study.progress import (
@@ -63,7 +63,7 @@ def config(**changes: Any) -> Any:
 
 
 def make_runs(plan: StudyPlan) -> None:
-    """The runs of a study, finished."""
+    """Create the finished runs of a study."""
     for job in plan.jobs:
         if job.stage == "pretrain":
             if not job.run.exists():
@@ -110,7 +110,7 @@ def test_the_sentence_names_the_best_and_whether_that_is_beyond_chance(world: Pa
     names = ("71.0 %", "0.15", "59.1 % without pretraining", "against 0.05", "better", "for this checkpoint")
     for name in (*names, "1 better, 1 no difference shown"):
         assert name in said, name
-    # Independently: Welch's test of each against the lowest rate, corrected by Holm for two comparisons.
+    # The reference: Welch's test of each rate against the lowest, with Holm's correction for two comparisons.
     found = [stats.ttest_ind(SCORES[name], SCORES["low"], equal_var=False).pvalue for name in ("middle", "high")]
     assert 2 * found[0] < 0.05 < found[1]
     shown = findings(spec, lines, demonstration=True)
@@ -191,7 +191,7 @@ def test_other_or_unfinished_pretraining_is_not_shared(world: Path) -> None:
 
 @contextmanager
 def written_by_another(run: Path) -> Iterator[None]:
-    """Inside the block another process writes the run."""
+    """Inside the block, another process holds the run's lock."""
     imports = "import pathlib, time; from lmtransfer.runs.create_and_lock import hold"
     hold = f"{imports}; hold(pathlib.Path({str(run)!r})); print(1)"
     with subprocess.Popen([sys.executable, "-u", "-c", f"{hold}; time.sleep(60)"], stdout=subprocess.PIPE) as other:
@@ -206,7 +206,7 @@ def test_progress_shows_what_is_finished_running_failed_and_waiting(world: Path)
     note_overrides(plan)
     runs = {job.key: job.run for job in plan.jobs}
     assert {job.state for job in progress_of(plan.folder)} == {"waiting"}
-    assert seconds_left(progress_of(plan.folder)) is None  # how long a probe takes is not known yet
+    assert seconds_left(progress_of(plan.folder)) is None  # the duration of a probe is not known yet
     pretraining(runs["pretrain of low"], mask_prob=0.05)  # in 30 seconds
     transfer(runs["probe of low"], SCORES["low"], command="probe", init=str(runs["pretrain of low"]))  # in 10 seconds
     logs = plan.folder / "logs"
@@ -228,13 +228,13 @@ def test_progress_shows_what_is_finished_running_failed_and_waiting(world: Path)
     assert jobs["pretrain of middle"].note == "step 3  loss 6.1"
     assert jobs["pretrain of high"].note == "the disk is full"
     left = seconds_left(list(jobs.values()))
-    assert left == pytest.approx(90 + 10, abs=3)  # the budget, and a probe like the one that is finished
-    add_seconds(plan.folder, "probe of low", 44.0, resumed=False)  # with its control and its choice of a rate
+    assert left == pytest.approx(90 + 10, abs=3)  # the budget, and a probe of the same duration as the finished one
+    add_seconds(plan.folder, "probe of low", 44.0, resumed=False)  # with a control and a search of the learning rate
     with written_by_another(runs["pretrain of middle"]):
         assert seconds_left(progress_of(plan.folder)) == pytest.approx(90 + 44, abs=3)
     for name in ("2 of 6", "1 running", "2 failed", "1 waiting"):
         assert name in summary(list(jobs.values()), plan.folder)
-    (runs["pretrain of middle"] / ".lock").write_text(f"{os.getpid()}\n")  # left by a process that was killed
+    (runs["pretrain of middle"] / ".lock").write_text(f"{os.getpid()}\n")  # left by a killed process
     assert {job.recipe: job.state for job in progress_of(plan.folder)}["middle"] in ("interrupted", "waiting")
     for words in ("SIGTERM: stopped after step 3; all is saved, continue with resume=true", "interrupted"):
         (logs / "pretrain-middle.log").write_text(f"step 3  loss 6.1\nlmtransfer: {words}\n")

@@ -21,7 +21,7 @@ from lmtransfer.tasks.text.classification import TextClassification
 from lmtransfer.training.data_parallel import Passes
 from lmtransfer.training.precision import Precision
 from lmtransfer.training.update import accumulate
-from lmtransfer.transfer.heads.sequences import ClassificationHead
+from lmtransfer.transfer.heads import ClassificationHead, HeadLayers
 from lmtransfer.transfer.learner import TaskLearner
 from lmtransfer.transfer.method import TransferMethod
 
@@ -32,7 +32,7 @@ CASES = [(None, 0.0), (WEIGHTS, 0.0), (None, 0.1), (WEIGHTS, 0.3)]
 
 @pytest.mark.parametrize(("weights", "smoothing"), CASES)
 def test_sum_over_count_is_the_mean_of_torch(weights: tuple[float, ...] | None, smoothing: float) -> None:
-    head = ClassificationHead(input_dim=6, num_labels=3, class_weights=weights, label_smoothing=smoothing)
+    head = ClassificationHead(HeadLayers(input_dim=6), num_labels=3, class_weights=weights, label_smoothing=smoothing)
     batch = asked([1] * 5, [[[label]] for label in LABELS])
     ours = torch.randn(5, 3, dtype=torch.float64, requires_grad=True)
     theirs = ours.detach().clone().requires_grad_()
@@ -47,7 +47,7 @@ def test_sum_over_count_is_the_mean_of_torch(weights: tuple[float, ...] | None, 
 
 
 def test_evaluation_measures_the_plain_cross_entropy() -> None:
-    head = ClassificationHead(input_dim=6, num_labels=3, class_weights=WEIGHTS, label_smoothing=0.3).eval()
+    head = ClassificationHead(HeadLayers(input_dim=6), num_labels=3, class_weights=WEIGHTS, label_smoothing=0.3).eval()
     batch, logits = asked([1] * 5, [[[label]] for label in LABELS]), torch.randn(5, 3)
     loss = head.loss(logits, batch)
     torch.testing.assert_close(loss.sum / loss.count, functional.cross_entropy(logits, torch.tensor(LABELS)))
@@ -83,7 +83,7 @@ def test_balanced_weights_are_those_of_scikit_learn() -> None:
     labels = np.random.default_rng(0).choice(4, size=97, p=[0.6, 0.3, 0.08, 0.02])
     expected = compute_class_weight("balanced", classes=np.arange(4), y=labels)
     np.testing.assert_allclose(balanced_weights(labels, num_labels=4), expected)
-    head = ClassificationHead(input_dim=6, num_labels=4, class_weights="balanced")
+    head = ClassificationHead(HeadLayers(input_dim=6), num_labels=4, class_weights="balanced")
     head.begin(LabelTargets(labels))
     np.testing.assert_allclose(head.weights_C, expected, rtol=1e-6)
     assert "weights_C" not in head.state_dict()  # recomputed from the training examples

@@ -14,7 +14,7 @@ from lmtransfer.tasks.answers import LabelAnswer
 from lmtransfer.tasks.metrics.labels import explain_undefined, metric_value
 from lmtransfer.tasks.text.classification import TextClassification
 from lmtransfer.tasks.text.example import TextExample
-from lmtransfer.verdicts.spread import critical_value, two_sided_p_value
+from lmtransfer.verdicts.intervals import critical_value, two_sided_p_value
 
 
 def answers(seed: int, num_labels: int, num: int = 97) -> tuple[np.ndarray, np.ndarray]:

@@ -1,4 +1,4 @@
-"""Linear heads of frozen encoders at their optimum: the objective, the choice of C and the answers of scikit-learn."""
+"""Linear heads fitted to frozen encoders: the objective, the choice of C, and scikit-learn as the reference."""
 
 from __future__ import annotations
 
@@ -23,9 +23,7 @@ from lmtransfer.tokenizers.trainers import SentencePieceTrainer
 from lmtransfer.transfer.convex_fit import FOLDS, STRENGTHS, Problem, assign_folds, fit_head, head_inputs
 from lmtransfer.transfer.experiment.data import read_task_data
 from lmtransfer.transfer.features import compute_features
-from lmtransfer.transfer.heads.base import Head
-from lmtransfer.transfer.heads.sequences import ClassificationHead, MultiLabelHead, RegressionHead
-from lmtransfer.transfer.heads.tagging import TaggingHead
+from lmtransfer.transfer.heads import ClassificationHead, Head, HeadLayers, MultiLabelHead, RegressionHead, TaggingHead
 from lmtransfer.transfer.method import TransferMethod
 from lmtransfer.transfer.scoring import Outputs, evaluate, score_outputs
 
@@ -33,7 +31,7 @@ Linear = tuple[np.ndarray, np.ndarray]
 
 
 def _sklearn(inputs: np.ndarray, targets: Targets[Any], strength: float, *, num_logits: int, balanced: bool) -> Linear:
-    """Weight (K, E) and bias (K,) of scikit-learn's optimum."""
+    """Return weight (K, E) and bias (K,) of scikit-learn's optimum."""
     exact = {"tol": 1e-12, "max_iter": 100_000, "class_weight": "balanced" if balanced else None}
     if isinstance(targets, ScoreTargets):
         ridge = Ridge(alpha=1 / (2 * strength)).fit(inputs, np.asarray(targets.scores, np.float64))
@@ -80,12 +78,15 @@ def _targets(kind: str, signal: np.ndarray) -> Targets[torch.Tensor]:
 
 
 HEADS: dict[str, tuple[str, Callable[[int], Head]]] = {
-    "two labels": ("labels", lambda dim: ClassificationHead(input_dim=dim, num_labels=2)),
-    "three labels": ("labels", lambda dim: ClassificationHead(input_dim=dim, num_labels=3)),
-    "balanced": ("labels", lambda dim: ClassificationHead(input_dim=dim, num_labels=3, class_weights="balanced")),
-    "sets": ("sets", lambda dim: MultiLabelHead(input_dim=dim, num_labels=3)),
-    "scores": ("scores", lambda dim: RegressionHead(input_dim=dim)),
-    "tags": ("tags", lambda dim: TaggingHead(input_dim=dim, num_labels=3)),
+    "two labels": ("labels", lambda dim: ClassificationHead(HeadLayers(input_dim=dim), num_labels=2)),
+    "three labels": ("labels", lambda dim: ClassificationHead(HeadLayers(input_dim=dim), num_labels=3)),
+    "balanced": (
+        "labels",
+        lambda dim: ClassificationHead(HeadLayers(input_dim=dim), num_labels=3, class_weights="balanced"),
+    ),
+    "sets": ("sets", lambda dim: MultiLabelHead(HeadLayers(input_dim=dim), num_labels=3)),
+    "scores": ("scores", lambda dim: RegressionHead(HeadLayers(input_dim=dim))),
+    "tags": ("tags", lambda dim: TaggingHead(HeadLayers(input_dim=dim), num_labels=3)),
 }
 
 

@@ -1,4 +1,4 @@
-"""The parts of an experiment: the data they share, the choice of rate and checkpoint, and what is printed."""
+"""The parts of an experiment: shared data, the choice of learning rate and checkpoint, and the printed output."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from lmtransfer.transfer.method import TransferMethod
 
 
 def _phrases(num_sentences: int) -> list[str]:
-    """Random sentences and phrases of them, in random order; each word is in several sentences."""
+    """Return random sentences and phrases from them, in random order; each word occurs in several sentences."""
     rng = random.Random(0)
     texts = []
     for _ in range(num_sentences):
@@ -55,6 +55,21 @@ def test_the_sentence_of_a_phrase_is_the_one_that_contains_it() -> None:
         longest = {other for other in texts if _contains(other, text)}
         longest = {one for one in longest if not any(one != other and _contains(other, one) for other in longest)}
         assert sentence == (longest.pop() if len(longest) == 1 else "")
+
+
+def test_hidden_gold_labels_are_not_scored(tmp_path: Path) -> None:
+    (tmp_path / "train.tsv").write_text("sentence\tlabel\na b\t1\nc d\t0\n")
+    (tmp_path / "test.tsv").write_text("sentence\tlabel\na b\t-1\nc d\t-1\n")
+    task: Task = TextClassification(
+        name="hidden",
+        labels=["0", "1"],
+        text_column="sentence",
+        label_column="label",
+        files={"train": "train.tsv", "test": "test.tsv"},
+        data_root=str(tmp_path),
+    )
+    with refuses(DataError, "split test", "2 of 2", "gold"):
+        read_task_data(task, WordTokenizer(), bert(), seeds=[0], split="test")
 
 
 def test_no_held_out_phrase_lies_inside_a_trained_one(tmp_path: Path) -> None:
@@ -173,8 +188,8 @@ def test_logits_come_in_the_order_of_the_task(spec: HeadSpec, fixed: int) -> Non
 @pytest.mark.parametrize(
     ("seeds", "line"),
     [
-        (1, "examples truncated to max_length: 29 of train, 1,530 of dev"),
-        (5, "examples truncated to max_length: 29 of train (all seeds together), 1,530 of dev"),
+        (1, "examples truncated to max_length: 29 in train, 1,530 in dev"),
+        (5, "examples truncated to max_length: 29 in train (all seeds together), 1,530 in dev"),
     ],
 )
 def test_examples_that_were_cut_are_those_of_all_seeds(seeds: int, line: str) -> None:

@@ -1,4 +1,4 @@
-"""Finetuning only the word vectors that occur against finetuning all of them."""
+"""Finetuning only the word vectors in use, compared with finetuning all of them."""
 
 from __future__ import annotations
 

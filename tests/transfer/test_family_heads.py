@@ -1,4 +1,4 @@
-"""``pooling=family``: the classification heads as their papers and codes have them."""
+"""``pooling=family``: the classification heads of the papers and their published code."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BATCH = SOURCE.build(0, SOURCE.plan(0), range(7))
 
 
 class _Encoder(Encoder):
-    """Any family: states that differ by place, of any direction, with a pooler or none."""
+    """An encoder of any family and direction, with or without a pooler, whose states differ by position."""
 
     def __init__(self, head: FamilyHead, *, attention: str = "bidirectional", pooler: bool = False) -> None:
         super().__init__(dim=6, num_layers=2, max_length=32, vocab_size=128)
@@ -47,7 +47,7 @@ def _learner(encoder: nn.Module, **changes: Any) -> TaskLearner:
 
 
 def _states(encoder: nn.Module, token: str) -> torch.Tensor:
-    """The first or last state or the mean of the last layer, one sequence at a time."""
+    """Return the first or last state, or the mean, of the last layer, one sequence at a time."""
     hidden, edges = encoder(BATCH.packed).last, BATCH.packed.cu_seqlens.tolist()
     rows = [hidden[edges[i] : edges[i + 1]] for i in range(BATCH.packed.num_real)]
     pick = {"first": lambda row: row[0], "last": lambda row: row[-1], "mean": lambda row: row.mean(0)}[token]

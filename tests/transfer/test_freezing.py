@@ -31,7 +31,7 @@ from lmtransfer.transfer.learner import TaskLearner, depths_below_head
 from lmtransfer.transfer.method import TransferMethod
 
 SOURCE = TaskSource(random_examples(24))
-#: Attention pooling has parameters of its own, and so has a mixture: both are new.
+#: Attention pooling and the scalar mix have parameters of their own, which are new.
 NEW = {"layers": "mix", "pooling": "attention"}
 SIZES = {"vocab_size": 128, "dim": 16, "num_layers": 2, "num_heads": 2, "hidden_dim": 32}
 
@@ -75,7 +75,7 @@ def _peaks(optimizer: Optimizer, learner: TaskLearner) -> dict[str, float]:
 
 
 class _Shared(Encoder):
-    """One layer run three times, an embedding, a projection above it, and a part that only pretraining uses."""
+    """An embedding, a projection above it, one layer that runs three times, and a part that only pretraining uses."""
 
     attention, family_head = "bidirectional", FamilyHead(token="mean")
 
@@ -95,7 +95,7 @@ class _Shared(Encoder):
 
 
 def _by_module(encoder: nn.Module, num_layers: int) -> dict[str, int]:
-    """Depths of BERT and GPT by the names of their modules, written out."""
+    """Return the depths of BERT and GPT, written out by module name."""
     found = {}
     for name, _ in encoder.named_parameters():
         if name.startswith("embeddings."):
@@ -144,7 +144,7 @@ def test_arranging_turns_off_what_nothing_reads() -> None:
 @pytest.mark.parametrize("gap", [False, True])
 @pytest.mark.parametrize("make", [AdamW, Lamb, Muon])
 def test_rates_in_closed_form(make: type[Optimizer], gap: bool) -> None:
-    """Three layers: decay ** depth, times the factor of the embeddings; the head's own factor, and the pooler's 1."""
+    """Three layers: decay ** depth, times the embeddings' factor; the head has its own factor, the pooler has 1."""
     method, learner = _arranged(layer_decay=0.8, layer_decay_gap=gap, embedding_rate=0.25, head_rate=3.0)
     optimizer = make(learner=learner, learning_rate=1e-3, lr_scales=method.lr_scales(learner))  # type: ignore[call-arg]
     peaks = _peaks(optimizer, learner)
@@ -186,7 +186,7 @@ def test_an_update_moves_each_layer_by_its_rate() -> None:
 
 
 def _hashes(learner: TaskLearner) -> dict[int, str]:
-    """One hash for each depth of the encoder, and one (0) for everything else."""
+    """Return one hash per depth of the encoder, and one (depth 0) for everything else."""
     digests: dict[int, hashlib._Hash] = {}
     for name, parameter in learner.named_parameters():
         depth = learner.depths.get(name.removeprefix("encoder."), 0)
@@ -227,7 +227,7 @@ class _Recorder(Callback):
 
 @pytest.mark.parametrize("make", [AdamW, Lamb, Muon])
 def test_a_layer_is_frozen_until_its_time(make: type[Optimizer], tmp_path: Path) -> None:
-    """Twenty steps, share 0.4, three layers and embeddings: they join before steps 2, 4, 6 and 8 (counted from 0)."""
+    """With 20 steps, share 0.4, three layers and embeddings: they are unfrozen before steps 2, 4, 6 and 8 (from 0)."""
     method, learner = _arranged("gradual", unfreeze_share=0.4)
     recorder = _Recorder(learner)
     _trainer(learner, method, make, tmp_path, callbacks=[recorder]).train()
@@ -241,7 +241,7 @@ def test_a_layer_is_frozen_until_its_time(make: type[Optimizer], tmp_path: Path)
 def test_a_frozen_layer_has_no_optimiser_state(tmp_path: Path) -> None:
     method, learner = _arranged("gradual", unfreeze_share=0.4)
     trainer = _trainer(learner, method, AdamW, tmp_path)
-    learner.on_progress(fraction=0.1)  # the first layer joins
+    learner.on_progress(fraction=0.1)  # the first layer is unfrozen
     trainer.updater.step(next(iter(trainer.stream.steps(0))), factor=lambda tokens: 1.0)
     with_state = {key.rpartition("/")[0] for key in trainer.optimizer.state_dict()}
     expected = {n for n, _ in learner.named_parameters() if learner.depths.get(n.removeprefix("encoder."), 0) <= 1}
@@ -331,7 +331,7 @@ def test_rates_of_one_change_nothing() -> None:
     bare = TransferMethod(freeze="full", dropout=0.0).learner(
         bert(num_layers=3, dropout=0.0), head=labels_head(2), seed=0
     )
-    optimizer = AdamW(learner=bare, learning_rate=0.01)  # no rates by layer at all
+    optimizer = AdamW(learner=bare, learning_rate=0.01)  # no layer-wise rates at all
     for step in range(4):
         losses, _ = bare.losses(_batch(step))
         optimizer.zero_grad()
@@ -343,7 +343,7 @@ def test_rates_of_one_change_nothing() -> None:
 
 
 def _moved(learner: TaskLearner) -> set[str]:
-    """Of a learner that is trained with weight decay: which tensors change, and that no other has a gradient."""
+    """Train with weight decay; return the tensors that change, after checking that no other tensor has a gradient."""
     before = _state(learner)
     optimizer = AdamW(learner=learner, learning_rate=0.05, weight_decay=0.1)
     learner.train()

@@ -1,4 +1,4 @@
-"""Labels and text at once: the loss is the sum of both, whatever the micro-batches, and every objective can be one."""
+"""Joint training: the loss is the sum of both losses for any micro-batches, and every objective can be used."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> TokenStore:
 
 
 def _joint(name: str, store: TokenStore, **share: Any) -> tuple[JointLearner, Any]:
-    """A task beside an objective, over the small model that the objective is for, and where its text is from."""
+    """Return a joint learner of a task and an objective, over the objective's small model, and the text's source."""
     text, source, _ = built(name, store, "objective.max_length=16")
     method = TransferMethod(freeze="joint", dropout=0.0, pooling="mean")
     task = method.learner(text.encoder, head=labels_head(2), seed=0)
@@ -52,7 +52,7 @@ def _batches(source: Any, cuts: Sequence[Sequence[int]]) -> list[Any]:
 
 
 class _Keep(Optimizer):
-    """Keeps the gradients that it is given, and updates nothing."""
+    """An optimizer that stores its gradients and updates nothing."""
 
     def __init__(self, learner: torch.nn.Module) -> None:
         learning = [parameter for parameter in learner.parameters() if parameter.requires_grad]
@@ -64,7 +64,7 @@ class _Keep(Optimizer):
 
 
 def _step(learner: JointLearner, micro_batches: Sequence[Any]) -> tuple[StepResult, dict[str, torch.Tensor]]:
-    """A step's losses and gradients."""
+    """Return the losses and gradients of a step."""
     optimizer = _Keep(learner)
     updater = Updater(
         learner=learner, optimizer=optimizer, seed=0, device="cpu", precision=Precision(), max_grad_norm=None
@@ -75,7 +75,7 @@ def _step(learner: JointLearner, micro_batches: Sequence[Any]) -> tuple[StepResu
 
 
 def _mlm_by_hand(text: PretrainingLearner, batch: Any) -> torch.Tensor:
-    """The mean cross entropy at the hidden places, from the softmax over the whole vocabulary."""
+    """Return the mean cross-entropy at the masked positions, from the softmax over the whole vocabulary."""
     (head,) = text.objective_list()
     hidden_TD = text.encoder(batch.inputs).last
     logits_TV = head.token_logits(hidden_TD)
@@ -123,7 +123,7 @@ def test_micro_batches_change_nothing(labelled: Sequence[Any], text: Sequence[An
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in STATIC])
 def test_every_objective_goes_beside_a_task(name: str, store: TokenStore) -> None:
-    """What they share learns from both, and the heads from their own; nothing that learns is without a gradient."""
+    """Shared parameters learn from both losses and each head from its own; every trained parameter has a gradient."""
     learner, source = _joint(name, store)
     labelled = _batches(EXAMPLES, [range(9)])
     outcome, found = _step(learner, [*labelled, *_batches(source, [range(8)])])
@@ -153,7 +153,7 @@ def test_text_stops_at_its_share_of_the_budget(store: TokenStore) -> None:
     assert seen[:4] == [[batch.keys for part in parts for batch in part] for parts in alone[:4]]
     assert seen[4:] == [[batch.keys for batch in parts[0]] for parts in alone[4:]]
     learner.on_progress(2 / 8)
-    resumed = next(stream.steps(2))  # any step can be had by its number
+    resumed = next(stream.steps(2))  # any step can be requested by its index
     assert [batch.keys for batch in resumed.micro_batches] == seen[2]
     assert resumed.number == 2
 
@@ -178,7 +178,7 @@ def test_a_share_that_is_none_is_refused(until: float) -> None:
 
 
 def test_what_text_alone_trains_of_an_encoder_learns_and_a_pooler_that_none_reads_does_not(store: TokenStore) -> None:
-    """A task that reads the first layer does not read the topmost; only next sentence prediction has the pooler."""
+    """The task reads the first layer, not the topmost; only next sentence prediction uses the pooler."""
 
     def learning(objective: str, layers: int) -> Callable[[str], bool]:
         text, _, _ = built(objective, store, "objective.max_length=16")
@@ -194,7 +194,7 @@ def test_what_text_alone_trains_of_an_encoder_learns_and_a_pooler_that_none_read
 
 
 def test_an_encoder_that_text_trains_in_parts_is_saved_whole(store: TokenStore) -> None:
-    """As ELECTRA's may be: its table is the generator's plus a difference; the model's file holds the sum."""
+    """As with ELECTRA: its table may be the generator's plus a difference, and the model file has the sum."""
     changed = "objective.losses.rtd.embedding_sharing=disentangled"
 
     def made(seed: int) -> JointLearner:
@@ -215,5 +215,5 @@ def test_an_encoder_that_text_trains_in_parts_is_saved_whole(store: TokenStore) 
         load_weights(part, saved[name])
     assert torch.equal(again.task.predict(batch), learner.task.predict(batch))
     merge(again.task.encoder)
-    load_weights(again.task, saved["model"])  # as the checkpoint that is chosen at the end
+    load_weights(again.task, saved["model"])  # as at the end, when the checkpoint is chosen
     assert torch.equal(again.task.predict(batch), learner.task.predict(batch))

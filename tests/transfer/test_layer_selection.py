@@ -1,4 +1,4 @@
-"""The layers that a head sees, one, several side by side, or a mixture, against vectors put together by hand."""
+"""The layers that a head reads (one, several concatenated, or a mix), compared with vectors computed by hand."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def _batch(rows: Any = range(6)) -> TaskBatch:
 
 
 def _by_hand(learner: TaskLearner, batch: TaskBatch, layers: list[int], pooling: str) -> Tensor:
-    """Each sequence by itself: each layer pooled, and the results end to end."""
+    """Pool each layer of each sequence by itself, and concatenate the results."""
     with torch.no_grad():
         found = learner.encoder(batch.packed).layers
     starts = batch.packed.cu_seqlens[: batch.packed.num_real + 1].tolist()
@@ -155,7 +155,7 @@ def test_features_of_a_probe_are_those_of_both_layers() -> None:
 
 @pytest.mark.parametrize("pooling", ["mean", "cls", "max"])
 def test_padded_rows_are_read_as_packed_ones(pooling: str) -> None:
-    """What an exported graph computes."""
+    """Padded rows are what an exported graph computes on."""
     learner = _learner(pooling=pooling).eval()
     graph = DenseModel(encoder=learner.encoder, task=learner)
     batch = _batch()
@@ -191,7 +191,7 @@ def test_a_layer_that_is_not_there_and_a_pooler_of_the_last_alone_are_refused() 
 
 
 def _as_quick(learner: TaskLearner, method: TransferMethod) -> list[float]:
-    """Losses of finetuning on all examples."""
+    """Return the losses of finetuning on all examples."""
     learner.arrange(_batch())
     learner.train()
     optimizer = AdamW(learner=learner, learning_rate=3e-3, lr_scales=method.lr_scales(learner))
@@ -208,7 +208,7 @@ def _as_quick(learner: TaskLearner, method: TransferMethod) -> list[float]:
 
 @pytest.mark.parametrize("small", [1.0, 1e-3])
 def test_a_normalised_mixture_learns_whatever_the_scale_of_a_layer(small: float) -> None:
-    """Layer 0 of a pre-norm encoder is as small as its tables, and its states are not."""
+    """Layer 0 of a pre-norm encoder is as small as its embedding tables, unlike the other layers."""
     encoder = bert(norm="pre", dropout=0.0)
     with torch.no_grad():
         for table in (encoder.embeddings.token, encoder.embeddings.position, encoder.embeddings.segment):

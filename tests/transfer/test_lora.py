@@ -1,4 +1,4 @@
-"""LoRA: the update in closed form, a base that never moves, and merged weights that compute the same."""
+"""LoRA: the update in closed form, base weights that never change, and merged weights with the same outputs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from lmtransfer.transfer.method import TransferMethod
 SIZES: dict[str, Any] = {"vocab_size": 128, "dim": 16, "num_layers": 2, "num_heads": 2, "hidden_dim": 32}
 ATTENTION, FEED_FORWARD = ["query", "key", "value", "output"], ["expand", "contract"]
 RELATIVE = ["query", "key", "value", "position", "output", *FEED_FORWARD]
-#: Of each family: an encoder, and the names of its matrices.
+#: For each family: an encoder, and the names of its matrices.
 FAMILIES: dict[str, tuple[Callable[[], Encoder], list[str]]] = {
     "bert": (bert, ATTENTION + FEED_FORWARD),
     "gpt": (gpt, ATTENTION + FEED_FORWARD),
@@ -75,7 +75,7 @@ def _is_update(name: str) -> bool:
 
 
 def _moved(learner: TaskLearner) -> None:
-    """Give every update a B that is not 0."""
+    """Set the matrix B of every update to nonzero values."""
     torch.manual_seed(5)
     for module in learner.modules():
         if isinstance(module, LowRankUpdate):

@@ -1,4 +1,4 @@
-"""How two texts are read: as one sequence, or each by itself, and compared."""
+"""Pairs of texts, read as one sequence, or separately and then compared."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _learner(encoder: Any, **changes: Any) -> TaskLearner:
 
 
 def _by_hand(learner: TaskLearner, encoded: EncodedExamples, row: int) -> Tensor:
-    """One pair alone, its texts told apart by the separator and read one after the other."""
+    """Return the result for a single pair, split at the separator, with the texts read one after the other."""
     tokens = encoded.tokens_T[encoded.offsets[row] : encoded.offsets[row + 1]]
     end = tokens.tolist().index(WordTokenizer.sep_id) + 1
     u, v = (learner.encoder(pack([text])).layers[-1].float().mean(0) for text in (tokens[:end], tokens[end:]))

@@ -1,4 +1,4 @@
-"""Compositions over packed sequences against loops over one sequence at a time."""
+"""Compositions of packed sequences, compared with loops over one sequence at a time."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _states(module: BiLstmStates, rows: Tensor) -> Tensor:
     return module.lstm(rows[:, None])[0][:, 0]
 
 
-#: A composition, and what it makes of one sequence: a vector, or one for each token.
+#: A composition, and its result for one sequence: one vector, or one vector per token.
 CASES: dict[str, tuple[nn.Module, Callable[[nn.Module, Tensor], Tensor]]] = {
     "mean": (Mean(dim=DIM), lambda module, rows: sum(rows) / len(rows)),
     "max": (Max(dim=DIM), lambda module, rows: torch.stack([rows[:, d].max() for d in range(DIM)])),

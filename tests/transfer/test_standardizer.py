@@ -1,4 +1,4 @@
-"""What a head sees, over a frozen encoder or while it learns: features of mean 0 and deviation 1, at any scale."""
+"""Standardized head inputs, with a frozen or a trained encoder: mean 0 and deviation 1 at any scale."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _scaled(table: FeatureTable, factor: float, shift: float) -> FeatureTable:
 
 
 def _trained(table: FeatureTable, **changes: object) -> torch.Tensor:
-    """Logits of a probe after a few steps on these features."""
+    """Return the logits of a probe after a few steps on these features."""
     learner, source = _probe(**changes), TaskSource(ENCODED, table)
     if learner.standardising is not None:
         learner.standardising.fit(table.parts())
@@ -129,7 +129,7 @@ def _batch(encoded: EncodedExamples = ENCODED, rows: Any = range(40)) -> TaskBat
 
 
 def _seen_by_head(learner: TaskLearner, batch: TaskBatch) -> Tensor:
-    """What reaches the head, whatever comes before it."""
+    """Return the tensor that reaches the head."""
     found: list[Tensor] = []
     hook = learner.head.register_forward_pre_hook(lambda _, given: found.append(given[0].detach()))
     learner.eval().logits(batch)
@@ -209,7 +209,7 @@ def test_folded_it_says_the_same_and_is_a_learner_without(reading: dict[str, Any
     learner.fold()
     assert learner.standardising is None
     plain = _learner(standardise=False, **reading).eval()
-    load_weights(plain, weights(learner))  # fits tensor by tensor
+    load_weights(plain, weights(learner))  # the tensors match one by one
     torch.testing.assert_close(plain.predict(_batch()), expected, atol=2e-5, rtol=1e-4)
 
 

@@ -119,7 +119,7 @@ def _piece(token: int, tokenizer: Tokenizer) -> str:
 _COUNT_GROUP = 64
 _MANY_DUPLICATES, _MANY_UNKNOWN = 0.01, 0.01
 _FEW_STEPS = 20
-#: The memory of a pass is estimated from this number of rows and from twice as many; and the rows' maximum length.
+#: A pass's memory is estimated from this number of rows and from twice as many; the second value limits their length.
 _FEW_ROWS, _SHORT_ROW = 4, 128
 #: If the mean row length is below this share of the maximum, the user gets a note.
 _SHORT = 0.5
@@ -151,10 +151,10 @@ def inspect_pretraining(cfg: DictConfig, console: Console) -> None:
     parts_of_mixture = parts_table(text.prepared, text.tokenizer)
     if parts_of_mixture is not None:
         console.print(parts_of_mixture)
-    _print_rows(console, batch, text.tokenizer, parts.rows, number=cfg.rows)
+    _print_rows(console, batch, text.tokenizer, parts.rows, count=cfg.rows)
     console.print(rates_table(plan.lengths, counts, parts.rows, epoch=epoch, steps=steps, train=train))
     console.print(packing_table(batch, learner.counts(batch)))
-    _print_strips(console, batch, text.tokenizer, number=cfg.strips)
+    _print_strips(console, batch, text.tokenizer, count=cfg.strips)
     frozen = sum(p.numel() for p in learner.parameters() if not p.requires_grad)
     console.print(parameter_table(type(parts.encoder).__name__, parameter_counts(learner), frozen=frozen))
     console.print(f"computes on {hardware}", soft_wrap=True)
@@ -197,13 +197,13 @@ def _count_rows(
     return count_rows((view for batch in batches for view in row_views(batch)), tokenizer)
 
 
-def _print_rows(console: Console, batch: PretrainingBatch, tokenizer: Tokenizer, rows: Rows, *, number: int) -> None:
+def _print_rows(console: Console, batch: PretrainingBatch, tokenizer: Tokenizer, rows: Rows, *, count: int) -> None:
     views = list(row_views(batch))
     # Rows in the batch are sorted by length, so take some of each length.
-    places = np.linspace(0, len(views) - 1, min(number, len(views))).astype(int).tolist()
+    places = np.linspace(0, len(views) - 1, min(count, len(views))).astype(int).tolist()
     if not places:
         return
-    console.print(Styled(f"{len(places)} rows of the first step", style="bold"))
+    console.print(Styled(f"{len(places)} rows of the first batch", style="bold"))
     console.print(LEGEND if batch.num_targets else PLAIN_LEGEND, soft_wrap=True)
     for view in (views[place] for place in places):
         names = rows.label_names
@@ -215,8 +215,8 @@ def _print_rows(console: Console, batch: PretrainingBatch, tokenizer: Tokenizer,
     console.print()
 
 
-def _print_strips(console: Console, batch: PretrainingBatch, tokenizer: Tokenizer, *, number: int) -> None:
-    views = list(row_views(batch))[:number]
+def _print_strips(console: Console, batch: PretrainingBatch, tokenizer: Tokenizer, *, count: int) -> None:
+    views = list(row_views(batch))[:count]
     if views and batch.num_targets:
         console.print(STRIP_LEGEND, soft_wrap=True)
         for view in views:
@@ -237,8 +237,8 @@ def _source(cfg: DictConfig, text: Text, parts: PretrainingParts, rows: Rows) ->
 def _two_sizes(cfg: DictConfig, text: Text, parts: PretrainingParts) -> list[PretrainingBatch]:
     """Build two small batches of short rows, the second with more rows.
 
-    On a GPU a token keeps the same amount of memory for the backward pass in short and long rows; elsewhere it keeps
-    more in long rows.
+    On a GPU, the memory that the backward pass needs per token does not depend on the length of the rows; on other
+    devices it is larger in long rows.
     """
     length = min(_SHORT_ROW, parts.rows.max_length)
     short = build({**resolve_config(cfg.objective.rows), "max_length": length}, tokenizer=text.tokenizer)
@@ -273,7 +273,7 @@ def _measure_cost(
 def _remarks(
     prepared: PreparedCorpus, tokenizer: Tokenizer, lengths: np.ndarray, counts: RowCounts, rows: Rows, *, steps: int
 ) -> Iterator[str]:
-    """Yield notes for the user in addition to the numbers: one sentence each, with advice."""
+    """Yield notes for the user on what stands out in the numbers: one sentence each, with advice."""
     statistics = prepared.statistics
     for kind, note in statistics.notes.items():
         yield f"{kind}: {note['count']:,} (first at {note['first']})"

@@ -25,7 +25,7 @@ _LENGTHS = 100_000
 
 
 def table_with_title(title: str) -> Table:
-    """Create a table with three columns: name, number, remark."""
+    """Create a table with three columns: name, value, remark."""
     table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE, show_header=False)
     table.add_column(no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
@@ -64,7 +64,7 @@ def _lengths(starts: np.ndarray) -> tuple[str, str]:
 
 
 def describe_lengths(lengths: np.ndarray) -> tuple[str, str]:
-    """Return the mean of lengths in tokens, and their quantiles, as cells of a table."""
+    """Return the mean and the quantiles of lengths in tokens, as table cells."""
     marks = ", ".join(f"{value:,.0f}" for value in np.quantile(lengths, [0, 0.25, 0.5, 0.75, 0.99, 1]))
     return f"{lengths.mean():,.1f}", f"tokens; shortest, quartiles, 99 %, longest: {marks}"
 
@@ -187,7 +187,7 @@ _UTILIZATION = 0.4
 def gpu_table(
     train: TrainSettings, *, tokens: float, steps: int, flops: float, memory: Callable[[int], int]
 ) -> Table | None:
-    """Tabulate the time that GPUs need for the budget; None if the budget itself is a time.
+    """Tabulate the time that GPUs need for the budget; None if the budget is a duration.
 
     Args:
         tokens: number of tokens in an epoch.

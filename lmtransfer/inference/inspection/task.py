@@ -48,7 +48,7 @@ def inspect_task(cfg: DictConfig, console: Console) -> None:
         for line in remarks(encoded, split, seen):
             console.print(Text(f"note: {line}", style="yellow"), soft_wrap=True)
         if split == task.splits[0]:
-            _print_examples(console, task, encoded, source.tokenizer, number=cfg.rows)
+            _print_examples(console, task, encoded, source.tokenizer, count=cfg.rows)
     for line in task_notes(task):
         console.print(Text(f"note: {line}", style="yellow"), soft_wrap=True)
 
@@ -77,7 +77,7 @@ def remarks(encoded: EncodedExamples, split: str, seen: dict[str, str]) -> Itera
     """Yield notes for the user about a split.
 
     Args:
-        seen: the splits read so far, by the digest of each text's tokens; this function adds the texts of this split.
+        seen: the first split with each text, by the text's tokens in hexadecimal; the texts of this split are added.
     """
     if encoded.unreachable_ids:
         names = ", ".join(encoded.unreachable_ids[:_MAX_IDS])
@@ -107,9 +107,9 @@ def remarks(encoded: EncodedExamples, split: str, seen: dict[str, str]) -> Itera
 
 
 def _print_examples(
-    console: Console, task: Task, encoded: EncodedExamples, tokenizer: Tokenizer, *, number: int
+    console: Console, task: Task, encoded: EncodedExamples, tokenizer: Tokenizer, *, count: int
 ) -> None:
-    for place in np.linspace(0, len(encoded) - 1, min(number, len(encoded))).astype(int).tolist():
+    for place in np.linspace(0, len(encoded) - 1, min(count, len(encoded))).astype(int).tolist():
         start, stop = encoded.offsets[place], encoded.offsets[place + 1]
         targets = encoded.targets_of(np.array([place]))
         example = encoded.examples[encoded.owners[place]]

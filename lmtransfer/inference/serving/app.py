@@ -185,17 +185,17 @@ def make_app(served: Served, *, address: Address, max_bytes: int, max_seconds: f
 
 
 class Answers:
-    """A run's answers, one at a time, each within a time limit."""
+    """Makes a run's predictions, one at a time, each within a time limit."""
 
     def __init__(self, served: Served, max_seconds: float) -> None:
         self._served, self._seconds = served, max_seconds
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="answers")
 
     async def answer(self, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """Answer one input.
+        """Return the prediction for one input.
 
         Raises:
-            RequestError: the input cannot be answered (422), or not in time (503).
+            RequestError: there is no prediction for this input (422), or not in time (503).
             asyncio.CancelledError: the client has disconnected; work that has not begun is dropped.
         """
         start_time = time.monotonic()

@@ -109,9 +109,9 @@ App = Callable[[Message, Receive, Send], Awaitable[None]]
 #: Builds the body of a refusal and its content type from the path, the status and a sentence.
 Refusal = Callable[[str, int, str], tuple[bytes, str]]
 
-#: Headers that determine whether a request is answered; a request may have at most one of each.
+#: Headers that determine whether a request is accepted; a request may have at most one of each.
 _ONCE = (b"host", b"origin")
-#: Up to this size, a body that is too large is read to its end: a browser shows no response until it has sent all.
+#: Up to this size, a body that is too large is still read: a browser shows no response until it has sent everything.
 _LARGEST_READ = 64 << 20
 
 
@@ -144,7 +144,7 @@ class Guard:
         ]
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Handle one request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -175,7 +175,7 @@ class Guard:
         await self._answer(scope, body, receive, self._with_headers(send))
 
     async def _answer(self, scope: Message, body: bytes, receive: Receive, send: Send) -> None:
-        """Let the app answer while the client waits."""
+        """Run the app until it has answered or the client has disconnected."""
         disconnection = asyncio.ensure_future(receive())  # after the body, a client can only disconnect
         answer = asyncio.ensure_future(self._app(scope, _receive_once(body, disconnection), send))
         try:

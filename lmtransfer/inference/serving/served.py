@@ -1,4 +1,4 @@
-"""The run behind the page: the fields of its form, and its answers to the user's input as JSON values."""
+"""The run behind the page: the fields of the form, and the run's predictions as JSON values."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing_extensions import override
 
 from lmtransfer.data.documents import Notes
 from lmtransfer.errors import ConfigError, DataError
-from lmtransfer.inference.answering import MaskedTexts, TaskAnswers, open_runs
 from lmtransfer.inference.fill_mask import MASK, open_mask_filler
+from lmtransfer.inference.prediction import MaskedTexts, TaskPredictor, open_runs
 from lmtransfer.interop.open_run import is_pretrained, open_saved
 from lmtransfer.runs.saved import SavedRun
 from lmtransfer.tasks.answers import LabelAnswer, ScoreAnswer
@@ -27,14 +27,14 @@ from lmtransfer.training.hardware import Hardware
 from lmtransfer.transfer.experiment.part_run import task_of
 
 TextField = Literal["text", "text_pair"]
-#: Scores each example: by the probability of the answer, or by the answer itself if it is a number.
+#: Scores each example: the probability of the predicted label, or the predicted score of a regression.
 Score = Callable[[Sequence[TextExample]], Sequence[float]]
 
 #: Maximum number of words in a text with evidence, since each word needs one pass over the text.
 MAX_WORDS = 400
 _WORD = re.compile(r"\S+")
 _LONGEST_WORD = 24  # characters; a longer stretch without spaces is probably in a script without spaces
-_BATCH_TEXTS = 32  # texts answered between two checks of the time
+_BATCH_TEXTS = 32  # texts scored between two checks of the time
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ def leave_one_out(
 
 
 def find_words(text: str, tokenizer: Tokenizer) -> Iterator[tuple[int, int]]:
-    """Yield the character spans of a text's words, or of its tokens where it has no spaces."""
+    """Yield the character spans of a text's words, or of tokens where the text has no spaces."""
     for match in _WORD.finditer(text):
         if len(match[0]) <= _LONGEST_WORD:
             yield match.span()
@@ -116,7 +116,7 @@ class Field:
 
 
 class Served(ABC):
-    """A run that answers one input at a time.
+    """A run that makes predictions for one input at a time.
 
     Args:
         fields: the fields of the form; several texts are joined by [SEP] for the reader.
@@ -135,7 +135,7 @@ class Served(ABC):
 
     @property
     def name(self) -> str:
-        """The run with its command, such as ``finetune/imdb-ft``; for a seed also its folder."""
+        """The command and name of the run, such as ``finetune/imdb-ft``, with the seed if there are several."""
         path = self.saved.path
         return "/".join(path.parts[-3 if path.name.startswith("seed-") else -2 :])
 
@@ -149,10 +149,10 @@ class Served(ABC):
         }
 
     def answer(self, texts: Mapping[str, Any], *, is_over: Callable[[], bool]) -> dict[str, Any]:
-        """Answer one input with the JSON that ``predict`` writes, and ``remarks`` for people.
+        """Return the JSON that ``predict`` writes for one input, with ``remarks`` for people.
 
         Args:
-            is_over: returns whether the time for the evidence of words is up; the answer then has no evidence.
+            is_over: returns whether the time for the words' evidence is up; the evidence is then left out.
         """
         notes = Notes()
         example = self._example(texts, notes)
@@ -162,7 +162,7 @@ class Served(ABC):
 
     @abstractmethod
     def _answer_example(self, example: Any, notes: Notes, is_over: Callable[[], bool]) -> dict[str, Any]:
-        """Answer an example, as JSON."""
+        """Return the prediction for an example, as JSON."""
 
     def _example(self, entries: Mapping[str, Any], notes: Notes) -> Any:
         names = [field.name for field in self.fields]
@@ -172,7 +172,7 @@ class Served(ABC):
         texts = [entries.get(name) for name in names]
         for name, text in zip(names, texts, strict=True):
             if not isinstance(text, str):
-                raise DataError(f"{name}: must be a text")
+                raise DataError(f"{name}: must be text")
             if not text.strip():
                 raise DataError(f"{name}: the text is empty; write something")
         try:
@@ -188,28 +188,28 @@ class ServedMasks(Served):
 
     def __init__(self, saved: SavedRun, *, top_k: int, hardware: Hardware) -> None:
         super().__init__(saved, MaskedTexts(), [Field("text", f"A text with {MASK} where a token is to be predicted")])
-        self._answers = open_mask_filler(saved, top_k, hardware)
+        self._filler = open_mask_filler(saved, top_k, hardware)
 
     @override
     def _answer_example(self, example: Any, notes: Notes, is_over: Callable[[], bool]) -> dict[str, Any]:
-        return self._answers.lines([example])[0]
+        return self._filler.lines([example])[0]
 
 
 class ServedTask(Served):
-    """A task's run."""
+    """A run that was trained on a task."""
 
     def __init__(self, runs: Sequence[SavedRun], task: Task, *, hardware: Hardware, evidence: bool) -> None:
         head = task.head
         super().__init__(runs[0], task.reader(), _FIELDS.get(head.kind) or (_PAIR if head.pairs else _TEXT))
         self.kind, self.labels, self.no_answer = head.kind, tuple(task.labels), task.no_answer
         self._notes = Notes()
-        self._answers = TaskAnswers(runs, task, hardware, self._notes)
+        self._predictor = TaskPredictor(runs, task, hardware, self._notes)
         self._with_evidence = evidence
 
     @override
     def _answer_example(self, example: Any, notes: Notes, is_over: Callable[[], bool]) -> dict[str, Any]:
         self._notes.clear()
-        answer = self._answers.answer([example])[0]
+        answer = self._predictor.predict([example])[0]
         for kind, count in self._notes.counts.items():
             notes.add(kind, "text", count)
         line = {**_texts_of(example), **answer.as_dict()}
@@ -228,7 +228,7 @@ class ServedTask(Served):
         label = answer.name if isinstance(answer, LabelAnswer) else None
 
         def score(examples: Sequence[TextExample]) -> list[float]:
-            answers: Sequence[Any] = self._answers.answer(examples)
+            answers: Sequence[Any] = self._predictor.predict(examples)
             return [float(other.score if label is None else other.probabilities[label]) for other in answers]
 
         words = leave_one_out(example, score, self.saved.tokenizer, is_over=is_over)
@@ -250,7 +250,8 @@ def open_served_run(run: str, *, ensemble: bool, evidence: bool, top_k: int, tru
     if is_pretrained(run):
         if ensemble:
             raise ConfigError(
-                f"ensemble=true: run={run} is a pretraining run, but only answers to a task are averaged; remove it"
+                f"ensemble=true: run={run} is a pretraining run, which has no predictions to average; leave "
+                "ensemble out"
             )
         return ServedMasks(open_saved(run, key="run", trust=trust), top_k=top_k, hardware=hardware)
     runs = open_runs(run, ensemble=ensemble, trust=trust)

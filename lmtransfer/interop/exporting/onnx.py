@@ -56,7 +56,7 @@ class DenseModel(nn.Module):
 
     Attributes:
         per_row: whether there is one output per row, (B, ...), as opposed to one per token, (B, L, ...).
-        cancellation: the largest sum of magnitudes that cancel in a head; see ``transfer.heads.base.Head``.
+        cancellation: the largest sum of magnitudes that cancel in a head; see ``transfer.heads.Head``.
     """
 
     def __init__(

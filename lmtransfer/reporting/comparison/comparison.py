@@ -1,4 +1,4 @@
-"""The result of a comparison, its flipped examples, and the checks that all comparisons share: seeds and settings.
+"""The result of a comparison, the flipped examples, and the notes on seeds and settings that all comparisons share.
 
 Shape letter: ``N`` examples.
 """
@@ -20,18 +20,18 @@ from lmtransfer.tasks.metrics.scored_examples import Predictions, ScoredExamples
 from lmtransfer.verdicts.compare import correct_column
 from lmtransfer.verdicts.difference import Difference
 
-#: A side answers an example correctly if the mean score of its runs is above this, and wrongly if it is below.
+#: A side gets an example right if the mean score of its runs is above this, and wrong if it is below.
 _HALF = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Flip:
-    """One example.
+    """An example that only one side gets right.
 
     Attributes:
-        one: the most frequent answer of the first side's training runs.
-        other: the most frequent answer of the second side's training runs.
-        scores: mean score of each side, 0 to 1; for tasks that predict scores, the mean squared error.
+        one: the most frequent prediction of the runs on the first side.
+        other: the most frequent prediction of the runs on the second side.
+        scores: the mean score of each side, from 0 to 1; for regression, the mean squared error.
     """
 
     id: str
@@ -46,10 +46,11 @@ class Flips:
     """All flipped examples of a comparison.
 
     Attributes:
-        score: how an example is scored: accuracy, f1 or squared_error.
-        counts: number of examples that both sides, only the first, only the second, and neither answer correctly; None
-            if an answer is not simply right or wrong.
-        to_one: examples that the first side answers better, largest difference first.
+        score: the score of an example: accuracy, f1 or squared_error.
+        counts: the number of examples that both sides, only the first, only the second, and neither get right; None
+            for regression.
+        to_one: the examples on which the first side is better, largest difference first.
+        to_other: the examples on which the second side is better, largest difference first.
     """
 
     score: str
@@ -59,7 +60,7 @@ class Flips:
 
 
 def find_flips(one: Sequence[Predictions], other: Sequence[Predictions]) -> Flips | None:
-    """Find the flipped examples from the answers of two sides to the same examples, in the same order."""
+    """Find the flipped examples, given the predictions of two sides for the same examples in the same order."""
     examples = one[0].examples
     ratios = examples.ratios
     candidates = [name for name in (one[0].main_metric, "accuracy", "f1", "squared_error") if name in ratios]
@@ -104,7 +105,7 @@ def _gold(examples: ScoredExamples, row: int) -> str:
 
 
 def _majority_answer(side: Sequence[Predictions], row: int) -> str:
-    """Return the runs' most frequent answer, with its count unless all runs agree."""
+    """Return the most frequent prediction of the runs, with its count unless all runs agree."""
     if side[0].examples.kind == "regression":
         return f"{np.mean([predictions.examples.predicted[row] for predictions in side]):.3f}"
     answers = Counter(_answer(predictions.examples, row) for predictions in side)
@@ -135,8 +136,8 @@ class GroupDifference:
 
     Attributes:
         name: a class, a range of lengths, or a metric.
-        num: number of examples or words; None if unknown.
-        difference: the difference between the means, judged together with the other groups; None if undefined.
+        num: the number of examples or words; None if unknown.
+        difference: the first side minus the second, corrected for the number of groups; None if undefined.
     """
 
     name: str
@@ -161,8 +162,8 @@ class Comparison:
     """The result of a comparison.
 
     Attributes:
-        values: the score of each training run of a side, on the compared examples.
-        missing: notes on missing comparisons and their reasons, one line each.
+        values: for each side, the score of each training run on the compared examples.
+        missing: notes on comparisons that are missing or limited.
         difference: the first side minus the second; None if there is no valid difference.
     """
 
@@ -179,7 +180,7 @@ class Comparison:
 
 
 def correct_rows(rows: Sequence[GroupDifference], *, margin: float | None = None) -> tuple[GroupDifference, ...]:
-    """Correct the verdicts in a table for the number of its comparisons."""
+    """Correct the verdicts in a table for the number of comparisons."""
     pairs = [(row.difference, in_unit(margin, row.metric)) for row in rows if row.difference is not None]
     corrected = iter(correct_column([difference for difference, _ in pairs], margins=[limit for _, limit in pairs]))
     return tuple(row if row.difference is None else replace(row, difference=next(corrected)) for row in rows)
@@ -189,7 +190,7 @@ def add_margin(comparison: Comparison, margin: float | None) -> Comparison:
     """Add verdicts on equivalence to a comparison.
 
     Args:
-        margin: the size below which a difference does not matter, as displayed (points of accuracy); None if not set.
+        margin: the size below which a difference does not matter, as displayed (points of accuracy); None if unset.
     """
     if margin is None or comparison.difference is None:
         return comparison
@@ -204,7 +205,7 @@ def add_margin(comparison: Comparison, margin: float | None) -> Comparison:
 
 
 def seed_notes(one: Side, other: Side) -> list[str]:
-    """Return notes about seeds that do not match."""
+    """Return notes on missing or different seeds."""
     counts = [len(side.members) for side in (one, other)]
     if min(counts) == 1:
         single = " and ".join(side.name for side, n in zip((one, other), counts, strict=True) if n == 1)
@@ -219,9 +220,9 @@ def seed_notes(one: Side, other: Side) -> list[str]:
 
 
 def setting_differences(one: Side, other: Side) -> tuple[SettingDifference, ...]:
-    """List differing weights first, then task settings, then pretraining settings if both sides were pretrained."""
+    """List the differences: weights, then task settings, then pretraining settings if both sides were pretrained."""
     weights = [", ".join(dict.fromkeys(member.pretraining or "random" for member in s.members)) for s in (one, other)]
-    # A comparison of pretraining runs is about their weights, which are therefore not listed.
+    # Pretraining runs always have different weights.
     are_listed = weights[0] != weights[1] and not one.first.is_pretraining
     differences = [SettingDifference("weights", *weights)] if are_listed else []
     settings = [("", one.first.settings, other.first.settings)]
@@ -236,7 +237,7 @@ def setting_differences(one: Side, other: Side) -> tuple[SettingDifference, ...]
 
 
 def _fold_groups(settings: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace a group that the other side lacks, such as ``phases``, with the list of its parts."""
+    """Replace a group that the other side does not have, such as ``phases``, with a list of the names in the group."""
     others = {key.partition(".")[0] for key in other}
     folded: dict[str, Any] = {}
     for key, value in settings.items():

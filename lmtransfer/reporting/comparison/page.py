@@ -1,4 +1,4 @@
-"""A comparison on the terminal or as a self-contained page."""
+"""Prints a comparison, or writes it as a self-contained page."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def remarks(comparison: Comparison) -> list[str]:
 
 
 def _grounds(comparison: Comparison, difference: Difference) -> str:
-    """State the basis of the verdict; for pretraining, name the held-out text in place of examples."""
+    """State the basis of the verdict, which is held-out text for pretraining and examples otherwise."""
     of = "this text" if comparison.sides[0].first.is_pretraining else "these examples"
     return grounds(difference, comparison.sides[0].metric, of=of)
 
@@ -98,7 +98,7 @@ def tables(comparison: Comparison, *, most: int) -> list[ReportTable]:
     """Build the tables that are not empty.
 
     Args:
-        most: maximum number of flipped examples to show per side.
+        most: the maximum number of flipped examples to show per side.
     """
     candidates = [
         _scores(comparison),
@@ -112,7 +112,7 @@ def tables(comparison: Comparison, *, most: int) -> list[ReportTable]:
 
 
 def to_json(comparison: Comparison) -> str:
-    """Convert the whole comparison to JSON, in plain units."""
+    """Convert a comparison to JSON, with scores as fractions."""
 
     def groups(rows: Sequence[GroupDifference]) -> list[dict[str, Any]]:
         return [
@@ -151,7 +151,7 @@ def to_json(comparison: Comparison) -> str:
 
 
 def _scores(comparison: Comparison) -> ReportTable:
-    """Tabulate the scores of both sides and of their baselines; a baseline with one score on both sides has one row."""
+    """Tabulate the scores of both sides and of their baselines; baselines that score the same on both have one row."""
     rows = []
     for side, values in zip(comparison.sides, comparison.values, strict=True):
         pretrainings = {member.pretraining for member in side.members}
@@ -208,8 +208,8 @@ def _flips(comparison: Comparison, most: int) -> list[ReportTable]:
         both, first, second, neither = flips.counts
         counts = ((f"{both:,}", f"{first:,}", f"{second:,}", f"{neither:,}"),)
         headings = ("both", f"only {one}", f"only {other}", "neither")
-        note = f"A side answers an example correctly if the mean {flips.score} of its seeds is above one half."
-        flip_tables.append(plain_table("Examples answered correctly by", headings, counts, note=note))
+        note = f"A side gets an example right if the mean {flips.score} of its seeds is above one half."
+        flip_tables.append(plain_table("Examples that the sides get right", headings, counts, note=note))
     better = "closer" if flips.counts is None else "right"
     for name, examples in ((one, flips.to_one), (other, flips.to_other)):
         rows = [(_cut(f.id), _cut(f.gold), _cut(f.one), _cut(f.other)) for f in examples[:most]]
@@ -228,7 +228,7 @@ def _settings(comparison: Comparison) -> ReportTable:
 
 def _value(value: object) -> str:
     text = "" if value is None else str(value)
-    if text.startswith("/") and len(text) > _MAX_CHARACTERS:  # the end of a path is more specific than its beginning
+    if text.startswith("/") and len(text) > _MAX_CHARACTERS:  # the end of a path says more than the beginning
         text = f"...{text[3 - _MAX_CHARACTERS :]}"
     return _cut(text)
 
@@ -239,7 +239,7 @@ def _cut(text: str) -> str:
 
 
 def print_comparison(comparison: Comparison, console: Console, *, most: int) -> None:
-    """Print the difference, the remarks and the tables."""
+    """Print the headline, the remarks and the tables."""
     console.print(headline(comparison), style="bold", markup=False, soft_wrap=True)
     for line in remarks(comparison):
         console.print(line, markup=False, soft_wrap=True)
@@ -248,12 +248,12 @@ def print_comparison(comparison: Comparison, console: Console, *, most: int) -> 
 
 
 def write_comparison(comparison: Comparison, folder: Path | None, *, most: int) -> Path:
-    """Write the page and a JSON file next to it; return the path of the page.
+    """Write the page and a JSON file next to the page; return the path of the page.
 
     Args:
-        folder: the folder to write to; by default the folder ``compare`` in the nearest folder that contains both sides
-            and is not a run.
-        most: maximum number of flipped examples to show per side.
+        folder: the output folder; by default, the folder ``compare`` in the nearest folder that contains both sides and
+            is not a run.
+        most: the maximum number of flipped examples to show per side.
     """
     folder = _default_folder(comparison) if folder is None else folder
     path = folder / f"{_slug(comparison.sides[0].name)}-against-{_slug(comparison.sides[1].name)}.html"
@@ -263,7 +263,8 @@ def write_comparison(comparison: Comparison, folder: Path | None, *, most: int) 
         path.with_suffix(".json").write_text(to_json(comparison), encoding="utf-8")
     except OSError as error:
         raise RunDirectoryError(
-            f"to={folder}: the comparison cannot be written ({error.strerror or error}); set to= to another folder"
+            f"to={folder}: the comparison cannot be written ({error.strerror or error}); choose another folder with "
+            "to=..."
         ) from error
     return path
 

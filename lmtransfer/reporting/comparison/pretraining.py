@@ -1,4 +1,4 @@
-"""The comparison of two pretraining runs, or groups of runs, by their losses on the same held-out text."""
+"""Compares two pretraining runs, or groups of runs, by their losses on the same held-out text."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from lmtransfer.reporting.runs.lineage import TOKENIZER, differences_text, diffe
 from lmtransfer.runs.labels import flatten
 from lmtransfer.verdicts.compare import compare_conditions
 from lmtransfer.verdicts.conditions import Condition
-from lmtransfer.verdicts.variance import NO_PREDICTIONS
+from lmtransfer.verdicts.pairing_and_variance import NO_PREDICTIONS
 
 _TEXT, _LOSSES = "corpus", "losses"
-#: Settings of an evaluation that affect the loss; the last four concern a memory.
+#: The settings of an evaluation that affect the loss; the last four concern memory.
 _EVALUATION_KEYS = ("eval_tokens", "memory_lengths", "segment_length", "clamp_length", "same_length")
-#: Objectives whose noise comes from the run's own generator, so that every run has a different task.
+#: Objectives in which the run's own generator corrupts the text, so that every run has a different task.
 _OWN_NOISE = ("ReplacedTokenDetection", "AllTokensMaskedLanguageModel")
 
 _WHY = {
     _TEXT: (
-        "no difference: the sides were measured on different held-out texts (other files, or another split); measure "
+        "no difference: the sides were measured on different held-out text (other files, or another split); measure "
         "both on the same text with lmtransfer evaluate run=... corpus=..."
     ),
     TOKENIZER: (
@@ -42,8 +42,8 @@ _WHY = {
 def compare_pretrainings(one: Side, other: Side) -> Comparison:
     """Compare two sides by their losses, if both were measured on the same tokens.
 
-    Each side is a recipe: settings may differ between the sides, and the result lists the differences, but within a
-    side they must be equal. Each pretraining seed is one independent sample.
+    Each side is a recipe. Settings may differ between the sides, which the result lists, but not within a side. Each
+    pretraining seed is an independent sample.
     """
     settings, missing = setting_differences(one, other), [*one.problems, *other.problems]
     values = tuple(m.value for m in one.members), tuple(m.value for m in other.members)
@@ -63,7 +63,7 @@ def compare_pretrainings(one: Side, other: Side) -> Comparison:
         difference = compare_conditions(*conditions, higher_is_better=False, settings_differ=bool(mixed))
         missing += [note for note in difference.notes if note != NO_PREDICTIONS]
         missing.append(
-            "the interval ignores the variance of the held-out text, because losses of single documents are not kept"
+            "the interval ignores the variance of the held-out text, since the losses of documents are not kept"
         )
     losses = _losses(one, other, incomparable, settings_differ=bool(mixed))
     return Comparison((one, other), values, settings, tuple(dict.fromkeys(missing)), difference, losses=losses)
@@ -96,7 +96,7 @@ def _incomparable_note(one: Side, other: Side) -> str:
 
 
 def _measurement_settings(entry: Entry) -> dict[str, Any]:
-    """Return the settings that determine a measured loss, by dotted key: text, tokenizer, rows, corruption, losses."""
+    """Return the settings that a measured loss depends on, by dotted key: text, tokenizer, rows, corruption, losses."""
     run, source = entry.run, _source(entry)
     settings: dict[str, Any] = {key: run.versions.get("data", {}).get(key) for key in (_TEXT, TOKENIZER)}
     train = run.config.get("train") or {}
@@ -109,7 +109,7 @@ def _measurement_settings(entry: Entry) -> dict[str, Any]:
 
 
 def _incomparable_metrics(one: Side, other: Side) -> dict[str, str]:
-    """Return the metrics whose meaning differs between the two sides, and the reason for each."""
+    """Return the metrics that mean something different on each side, with the reasons."""
     first, second = (_objectives(side.first) for side in (one, other))
     reasons: dict[str, str] = {}
     for metric in _metrics(one.first) | _metrics(other.first):
@@ -128,7 +128,7 @@ def _incomparable_metrics(one: Side, other: Side) -> dict[str, str]:
 def _losses(
     one: Side, other: Side, incomparable: Mapping[str, str], *, settings_differ: bool
 ) -> tuple[GroupDifference, ...]:
-    """Compare each shared loss and accuracy, including each part of a mixture; judge them together."""
+    """Compare each loss and accuracy that both sides have, by part of a mixture too; correct the verdicts together."""
     losses: list[GroupDifference] = []
     other_metrics = _metrics(other.first)
     left_out = {*incomparable, *(["loss"] if _is_one_part(one) and _is_one_part(other) else [])}
@@ -165,14 +165,14 @@ def _objectives(entry: Entry) -> dict[str, tuple[str, float]]:
 
 
 def _target(losses: Mapping[str, tuple[str, float]], part: str) -> str:
-    """Return the class that computes a metric: that of the loss with this name, else a class with several metrics."""
+    """Return the class that computes the metric ``part``: the loss of this name, else a loss with several metrics."""
     if part in losses:
         return losses[part][0]
     return next((target for target, _ in losses.values() if target.endswith(_OWN_NOISE)), "")
 
 
 def _is_one_part(side: Side) -> bool:
-    """Whether the loss is a single part with weight 1, which is reported under its own name."""
+    """Whether there is only one loss, with weight 1, which is then also reported under its own name."""
     return [weight for _, weight in _objectives(side.first).values()] == [1.0]
 
 

@@ -1,4 +1,4 @@
-"""The sides of a comparison: each is a run or a group of runs, with scores and seeds."""
+"""Reads the two sides of a comparison; each is a run or a group of runs, with scores and seeds."""
 
 from __future__ import annotations
 
@@ -11,34 +11,40 @@ from lmtransfer.errors import ConfigError, RunDirectoryError
 from lmtransfer.reporting.runs.collect import Run, collect
 from lmtransfer.reporting.runs.entries import Entry, make_entries
 from lmtransfer.reporting.runs.lineage import starting_point
-from lmtransfer.reporting.runs.scores import read_answers, seed_values, select_predictions
+from lmtransfer.reporting.runs.scores import make_condition, read_answers, seed_values, select_predictions
 from lmtransfer.runs.labels import flatten, node_label
 from lmtransfer.tasks.metrics.scored_examples import Predictions
-from lmtransfer.verdicts.conditions import Condition, Examples, Score
+from lmtransfer.verdicts.conditions import Condition, Examples
 
-#: Pretraining keys that do not affect what a model learns.
+#: Pretraining settings that do not affect what a model learns.
 _IGNORED_KEYS = ("name", "resume", "output_root", "cache_dir", "data_root", "seeds", "hardware", "tracker", "run")
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One training run of a side, with its main metric.
+    """One training run of a side.
 
     Attributes:
-        seed: seed of finetuning or of the probe; None if unknown.
+        value: the main metric.
+        seed: the seed of finetuning or of the probe; None if unknown.
         pretraining: the pretraining run that this run started from; None for random weights.
-        kept: the run's answers; None if they were not kept.
+        predictions: the predictions of the run; None if they were not kept.
     """
 
     value: float
     seed: int | None
     pretraining: str | None
-    kept: Predictions | None
+    predictions: Predictions | None
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One side of a comparison: its runs, their training runs with their scores, and files that could not be read."""
+    """One side of a comparison.
+
+    Attributes:
+        members: the training runs: each seed of each entry.
+        problems: a message for each file that could not be read.
+    """
 
     name: str
     entries: tuple[Entry, ...]
@@ -58,7 +64,7 @@ class Side:
 
     @property
     def num_scored(self) -> float | None:
-        """The number of scored examples, according to the result."""
+        """The number of scored examples; None if the result does not contain it."""
         num: float | None = self.first.run.result.get("num_scored")
         return num
 
@@ -69,7 +75,7 @@ class Side:
 
     @property
     def scored_on(self) -> str:
-        """The scored data: ``sst2, dev``, or ``held-out text of python_docs``."""
+        """The data on which the side was scored: ``sst2, dev``, or ``held-out text of python_docs``."""
         first = self.first
         if not first.is_pretraining:
             return ", ".join(filter(None, (first.task, first.split)))
@@ -79,7 +85,7 @@ class Side:
 
     @staticmethod
     def pretraining_settings(entry: Entry) -> dict[str, Any]:
-        """Return the settings of the pretraining of a run's weights, by dotted key; empty for random weights."""
+        """Return the settings of a run's pretraining, by dotted key; empty for random weights."""
         source = entry.source
         config: Mapping[str, Any] = {} if source is None or entry.is_control else source.config
         flat = flatten({key: value for key, value in config.items() if key not in _IGNORED_KEYS})
@@ -87,26 +93,19 @@ class Side:
         return {key: value for key, value in flat.items() if value not in (None, {})}
 
     def condition(self, values: Sequence[float], examples: Examples | None = None, *, collapsed: int = 0) -> Condition:
-        """Build a condition of one score per member, paired if the seeds of all members are known and distinct."""
-        known = {(member.pretraining, member.seed) for member in self.members if member.seed is not None}
-        can_be_paired = len(known) == len(self.members)
-        member_scores = tuple(
-            Score(value, member.seed if can_be_paired and member.seed is not None else f"{place}", member.pretraining)
-            for place, (member, value) in enumerate(zip(self.members, values, strict=True))
-        )
+        """Build a side of a statistical comparison from a score for each member."""
         is_random = any(entry.is_control or entry.run.result.get("deterministic") is not True for entry in self.entries)
-        is_constant = not is_random and len({member.pretraining for member in self.members}) == 1
-        design = "" if can_be_paired else None
-        return Condition(member_scores, examples, collapsed, design=design, constant=is_constant)
+        scores = [(value, member.seed, member.pretraining) for member, value in zip(self.members, values, strict=True)]
+        return make_condition(scores, examples, collapsed=collapsed, constant=not is_random)
 
 
 def read_sides(paths: Sequence[str]) -> tuple[Side, Side]:
-    """Read the two sides that the user named.
+    """Read the two sides that the user names.
 
     Raises:
         ConfigError: there are not exactly two paths, or both are the same.
-        RunDirectoryError: a folder does not exist, contains no scored run, or contains runs of several kinds; or the
-            sides have different kinds of runs.
+        RunDirectoryError: a folder does not exist, has no scored run, or has runs of several kinds; or the two sides
+            are of different kinds.
     """
     if len(paths) != 2:
         raise ConfigError(
@@ -128,7 +127,7 @@ def read_sides(paths: Sequence[str]) -> tuple[Side, Side]:
 
 
 def read_side(folder: Path, name: str) -> Side:
-    """Read a run with its seeds, or all scored runs in a folder (pretraining runs only if there are no others)."""
+    """Read a run with its seeds, or all scored runs in a folder; pretraining runs count only if there are no others."""
     runs = collect(folder)
     scored = [entry for entry in make_entries(runs) if entry.score is not None]
     entries = [entry for entry in scored if not entry.is_pretraining] or [_with_source(entry, runs) for entry in scored]
@@ -175,14 +174,14 @@ def _members(entry: Entry, problems: list[str]) -> list[Member]:
             value=value.value,
             seed=value.seed,
             pretraining=f"{weights}/seed-{value.pretraining_seed}" if has_seeds else weights,
-            kept=None if predictions is None else predictions[place],
+            predictions=None if predictions is None else predictions[place],
         )
         for place, value in enumerate(values)
     ]
 
 
 def pretrained_values(entry: Entry, metric: str) -> list[Member]:
-    """Return the values of a metric for the seeds of a pretraining run, or of its evaluation."""
+    """Return the value of a metric for each seed of a pretraining run or of its evaluation."""
     results = [seed.result for seed in entry.seeds if seed.result]
     source = entry.run if entry.source is None else entry.source
     seed = source.config.get("seed")
@@ -192,14 +191,14 @@ def pretrained_values(entry: Entry, metric: str) -> list[Member]:
             value=value.value,
             seed=seed if value.seed is None and len(values) == 1 else value.seed,
             pretraining=source.weights if len(values) == 1 else f"{source.weights}/seed-{place}",
-            kept=None,
+            predictions=None,
         )
         for place, value in enumerate(values)
     ]
 
 
 def _with_source(entry: Entry, runs: Sequence[Run]) -> Entry:
-    """Set the source of a pretraining entry to the run that its losses are from: itself, or the evaluated run."""
+    """Set the source of a pretraining entry to the run that was measured: the evaluated run, else the entry's run."""
     return replace(entry, source=starting_point(entry.run, runs) if entry.run.command == "evaluate" else entry.run)
 
 

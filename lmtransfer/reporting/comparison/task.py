@@ -1,4 +1,4 @@
-"""The comparison of two runs of a task, or groups of runs, by their scores and their answers."""
+"""Compares two runs on a task, or groups of runs, by their scores and their predictions."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from lmtransfer.tasks.metrics.scored_examples import Predictions, Ratio, ScoredE
 from lmtransfer.verdicts.compare import compare_conditions
 from lmtransfer.verdicts.conditions import Condition
 
-#: Number of length groups of about equal size.
+#: The number of length groups, which have about the same size.
 _LENGTHS = 4
-#: Maximum number of classes to show; the most frequent classes are shown.
+#: The maximum number of classes to show, the most frequent ones.
 _MAX_CLASSES = 20
 
 
 def common_answers(
     one: Side, other: Side
 ) -> tuple[tuple[list[Predictions], list[Predictions]] | None, int | None, list[str]]:
-    """Return the answers of both sides to the examples that all their training runs answered.
+    """Return the predictions of both sides for the examples that all training runs of both sides were scored on.
 
     Returns:
-        The answers in the order of the members, or None if some were not kept; the number of compared examples, or
+        The predictions in the order of the members, or None if some were not kept; the number of compared examples, or
         None if it is unknown; and notes.
     """
-    without_answers = [side.name for side in (one, other) if any(member.kept is None for member in side.members)]
+    without_answers = [side.name for side in (one, other) if any(member.predictions is None for member in side.members)]
     if without_answers:
         note = [
             f"{' and '.join(without_answers)} kept no predictions, or not for every seed: there is no comparison by "
@@ -51,7 +51,7 @@ def common_answers(
         if None not in fingerprints and fingerprints[0] != fingerprints[1]:
             return None, 0, [*note, "no difference: the scored examples, their gold answers or their labels differ"]
         return None, None if numbers[0] is None else int(numbers[0]), note
-    answers = [[member.kept for member in side.members if member.kept is not None] for side in (one, other)]
+    answers = [[m.predictions for m in side.members if m.predictions is not None] for side in (one, other)]
     all_keys = [predictions.examples.keys for side in answers for predictions in side]
     common = all_keys[0]
     for keys in all_keys[1:]:
@@ -69,7 +69,7 @@ def common_answers(
 
 
 def select_examples(predictions: Predictions, keys: np.ndarray) -> Predictions:
-    """Return the answers to the examples with these keys, in the order of the keys."""
+    """Return the predictions for the examples with these keys, in the order of the keys."""
     order = np.argsort(predictions.examples.keys)
     rows = order[np.searchsorted(predictions.examples.keys[order], keys)]
     return replace(predictions, examples=predictions.examples.select(rows))
@@ -90,11 +90,12 @@ def _count_different_gold(one: ScoredExamples, other: ScoredExamples) -> int:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ExampleGroup:
-    """A group of examples, or of their words.
+    """A group of examples, or of words in examples.
 
     Attributes:
-        num: number of examples or words.
-        tag: the gold tag of the words; None for whole examples.
+        rows: the indices of the examples.
+        num: the number of examples or words.
+        tag: the gold tag of the words; None for a group of examples.
     """
 
     name: str
@@ -104,7 +105,7 @@ class ExampleGroup:
 
 
 def class_groups(examples: ScoredExamples) -> list[ExampleGroup]:
-    """Group examples by gold label, kind of question or phenomenon, or words by gold tag; largest group first."""
+    """Group examples by gold label, kind of question or phenomenon, or words by gold tag, largest group first."""
     if examples.kind == "tagging":
         owners = np.repeat(np.arange(len(examples)), np.diff(examples.offsets))
         words = [(name, np.flatnonzero(examples.gold == tag)) for tag, name in enumerate(examples.labels)]
@@ -125,7 +126,7 @@ def _restrict_to_tag(predictions: Predictions, tag: str) -> Predictions:
 
 
 def length_groups(lengths: np.ndarray) -> list[ExampleGroup]:
-    """Group the examples into quarters by length in characters."""
+    """Divide the examples into quarters by length in characters."""
     edges = np.unique(np.quantile(lengths, np.arange(1, _LENGTHS) / _LENGTHS, method="lower"))
     place = np.searchsorted(edges, lengths, side="left")
     groups = []
@@ -145,7 +146,7 @@ def compare_groups(
     metric: str,
     settings_differ: bool,
 ) -> tuple[GroupDifference, ...]:
-    """Compare two sides on each group of examples; judge the differences together."""
+    """Compare two sides on each group of examples; the verdicts are corrected together."""
     differences: list[GroupDifference] = []
     for group in groups:
         keys = predictions[0][0].examples.keys[group.rows]
@@ -167,7 +168,7 @@ def compare_groups(
 
 
 def compare_sides(one: Side, other: Side) -> Comparison:
-    """Compare two sides of a task, as far as the comparison is valid."""
+    """Compare two sides on a task, as far as this is valid."""
     settings, missing = setting_differences(one, other), [*one.problems, *other.problems]
     values = tuple(m.value for m in one.members), tuple(m.value for m in other.members)
     reason = _incomparable_note(one, other)
@@ -218,11 +219,11 @@ def _incomparable_note(one: Side, other: Side) -> str:
 def _setting_note(one: Side, other: Side) -> tuple[str, bool]:
     """Note which settings besides the weights differ, and decide whether a verdict is possible.
 
-    A control must differ only in its weights from the side that is compared with it. Two pretrained sides are two
-    recipes: the model and the tokenizer belong to the weights, and the verdict is about all other settings together.
+    A control may differ from the other side only in its weights. Two pretrained sides are two recipes: the model and
+    the tokenizer belong to the weights, and the verdict concerns all other differences together.
 
     Returns:
-        The note, empty if only the weights differ; and whether a verdict is possible.
+        The note, which is empty if only the weights differ, and whether a verdict is possible.
     """
     mixed = [
         side.name for side in (one, other) if any(differing_keys(side.first.settings, e.settings) for e in side.entries)

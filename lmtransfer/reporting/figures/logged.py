@@ -1,4 +1,4 @@
-"""Charts of the metrics logged during training: pretraining losses and task metrics."""
+"""Builds charts of metrics logged during training: pretraining losses and task metrics."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from lmtransfer.reporting.runs.reference import entropy_of, normality_text, refe
 from lmtransfer.system.printable import format_metric
 from lmtransfer.verdicts.spread import Spread, spread
 
-#: A metric over seeds, against tokens or steps.
+#: The spread of a metric over seeds at each number of tokens or steps.
 Curve = tuple[tuple[Place, Spread], ...]
 
-#: The parts of the loss that are comparable with a unigram entropy, in order of preference.
+#: The losses that are comparable with a unigram entropy, in order of preference.
 _LOSS_PARTS = ("mlm", "lm")
 _PREFIX = "validation/"
 _BASE_RATE = "_base_rate"
-#: The shares of the parts of a mixture: key in ``result.json``, heading, color.
+#: The shares of a part of a mixture: key in ``result.json``, heading, color.
 _SHARES = (
     ("share", "of the text", GRAY),
     ("sampled", "of the sampled text", LIGHT_BLUE),
@@ -40,7 +40,7 @@ _SHARES = (
 
 
 def loss_charts(entries: Sequence[Entry], labels: Mapping[str, str]) -> list[Chart]:
-    """Build one chart per part of the loss, since LM and MLM losses are not comparable."""
+    """Build a chart for each named loss, since LM and MLM losses are not comparable."""
     curves: dict[str, dict[str, list[LossCurve]]] = {}
     for entry in entries:
         if not entry.is_pretraining:
@@ -75,7 +75,7 @@ def _remarks(label: str, curve: LossCurve) -> Iterator[str]:
 
 
 def loss_curve(run: Run, label: str, part: str | None = None) -> LossCurve | None:
-    """Return the loss curve in a run's metrics; None if there is none."""
+    """Return the curve of a named loss (by default, the total loss) in a run's metrics; None if there is none."""
     training, validation = [], []
     for line in run.metrics:
         tokens, seconds = line.get("tokens"), line.get("seconds")
@@ -95,7 +95,7 @@ def loss_curve(run: Run, label: str, part: str | None = None) -> LossCurve | Non
 
 
 def _changes(run: Run) -> tuple[tuple[float, float, str], ...]:
-    """Return the starts of a run's later phases, each at the last logged line of the previous phase."""
+    """Return where each phase but the first starts: the last logged tokens and seconds of the previous phase."""
     changes, before = [], None
     for line in run.metrics:
         phase, tokens, seconds = line.get("phase"), line.get("tokens"), line.get("seconds")
@@ -115,7 +115,7 @@ def _loss(line: Mapping[str, Any], part: str | None) -> float | None:
 
 
 def metric_charts(entries: Sequence[Entry], labels: Mapping[str, str]) -> list[Chart]:
-    """Chart the metric on held-out examples during training for each task and number of labels, with controls."""
+    """Chart the metric on held-out examples during training, for each task and number of labels, with controls."""
     groups: dict[tuple[str, str], list[Series]] = {}
     for entry in entries:
         if entry.is_pretraining or entry.metric is None:
@@ -139,7 +139,7 @@ def metric_charts(entries: Sequence[Entry], labels: Mapping[str, str]) -> list[C
 
 
 def metric_curve(runs: Sequence[Run], metric: str) -> Curve:
-    """Return a held-out metric at the steps common to all seeds; empty if there are fewer than two such steps."""
+    """Return a held-out metric at the steps that all seeds have logged; empty if there are fewer than two."""
     values = []
     for run in runs:
         points = {}
@@ -153,7 +153,7 @@ def metric_curve(runs: Sequence[Run], metric: str) -> Curve:
 
 
 def part_charts(entries: Sequence[Entry], labels: Mapping[str, str]) -> list[Chart]:
-    """Chart the loss on each part and the parts' shares, for each run pretrained on a mixture of corpora."""
+    """Chart the loss on each part and the shares of the parts, for each run pretrained on a mixture of corpora."""
     charts: list[Chart] = []
     for entry in entries:
         panels = part_panels(entry.run, entry.seeds) if entry.is_pretraining else ()
@@ -163,13 +163,13 @@ def part_charts(entries: Sequence[Entry], labels: Mapping[str, str]) -> list[Cha
 
 
 def part_panels(run: Run, seeds: Sequence[Run] = ()) -> tuple[Panel, ...]:
-    """Build panels of the loss on each part of a mixture (the first named loss, else the total) and of the shares.
+    """Build a panel of the loss on each part of a mixture, and one of the parts' shares if these are known.
 
     Args:
-        seeds: the runs of the seeds, if the run has several; only validations common to all seeds are used.
+        seeds: the runs of the seeds, if the run has several; only validations that all seeds have are used.
 
     Returns:
-        No panels for a single corpus, and no second panel if the shares are unknown.
+        The panels; none for a single corpus.
     """
     runs = seeds or (run,)
     names = list(
@@ -214,7 +214,7 @@ def part_panels(run: Run, seeds: Sequence[Run] = ()) -> tuple[Panel, ...]:
 
 
 def detection_charts(entries: Sequence[Entry], labels: Mapping[str, str]) -> list[Chart]:
-    """Build one chart of all runs that logged how well their discriminators find replaced tokens; none without them."""
+    """Build a chart of how well discriminators detect replaced tokens, for the runs that logged this."""
     labeled_curves = [
         (labels[entry.run.key], curves)
         for entry in entries
@@ -238,9 +238,9 @@ def detection_curves(entry: Entry) -> tuple[Curve, Curve, Curve] | None:
     """Return the discriminator's curves of a pretraining run, over all its seeds; None if none were logged.
 
     Returns:
-        Precision: the share of replaced tokens among those marked as replaced (no point if no token is marked); recall:
-        the share of marked tokens among the replaced ones; base rate: the share of replaced tokens among all tokens,
-        which is the precision of guessing.
+        Precision (the share of replaced tokens among those marked as replaced; no point if none is marked), recall (the
+        share of marked tokens among the replaced ones), and base rate (the share of replaced tokens among all tokens,
+        which is the precision of guessing).
     """
     runs = entry.seeds or (entry.run,)
     keys = {key for run in runs for line in run.metrics for key in line if key.startswith(_PREFIX)}
@@ -252,9 +252,9 @@ def detection_curves(entry: Entry) -> tuple[Curve, Curve, Curve] | None:
 
 
 def _over_seeds(runs: Sequence[Run], name: str) -> Curve:
-    """Return a metric such as ``validation/mlm`` at the validations common to all seeds with validations.
+    """Return a metric such as ``validation/mlm`` at the validations that all seeds have.
 
-    Tokens are averaged over seeds, since seeds fill their steps differently.
+    Seeds without any validation are ignored. The number of tokens in a step differs between seeds and is averaged.
     """
     seeds = [validations for run in runs if (validations := _validations(run, name))]
     common_steps = [step for step in seeds[0] if all(step in seed for seed in seeds)] if seeds else []
@@ -264,7 +264,7 @@ def _over_seeds(runs: Sequence[Run], name: str) -> Curve:
 
 
 def _validations(run: Run, name: str) -> dict[object, tuple[float, float]]:
-    """Return the tokens seen and a metric at each validation, by step, or by tokens if no step was logged."""
+    """Return the number of tokens and the metric at each validation, by step, or by tokens if no step was logged."""
     losses: dict[object, tuple[float, float]] = {}
     for line in run.metrics:
         tokens, value = line.get("tokens"), line.get(name)

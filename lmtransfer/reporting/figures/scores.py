@@ -1,4 +1,4 @@
-"""Charts of final scores, and all figures of a report."""
+"""Builds charts of final scores, and draws all figures of a report."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any, TypeVar
 
-from lmtransfer.reporting.figures.kinds import draw
+from lmtransfer.reporting.figures.drawing import draw
 from lmtransfer.reporting.figures.logged import detection_charts, loss_charts, metric_charts, part_charts
 from lmtransfer.reporting.figures.spec import Chart, Panel, Place, Series, make_series, points_panel
 from lmtransfer.reporting.figures.style import FILLS, MAX_CURVES, SavedFigure, shorten, slug, with_count
@@ -24,18 +24,18 @@ from lmtransfer.reporting.runs.scores import control_part, number
 from lmtransfer.reporting.runs.sweeps import PRETRAINING_TOKENS, Sweep, value_text, values_of_sweep
 from lmtransfer.verdicts.spread import Spread, expected_best, spread
 
-#: Maximum number of runs in a chart of layers; further runs would be indistinguishable and are omitted.
+#: Maximum number of runs in a chart of layer weights; with more, the columns would be too narrow.
 _MAX_RUNS = 6
 
 _Item = TypeVar("_Item")
-#: The label of a series, whether the series is a control, the place on the x axis, the score.
+#: A label of a series, whether the series is a control, a place on the x axis, and a score.
 SeriesScore = tuple[str, bool, Place, Spread]
-#: An evaluation, the key that it varied, and the loss at each value.
+#: An evaluation, the key that was varied, and the loss at each value of the key.
 _Evaluation = tuple[Entry, str, list[tuple[float, float]]]
 
 
 def draw_figures(entries: Sequence[Entry], sweeps: Sequence[Sweep], folder: Path) -> list[SavedFigure]:
-    """Draw all figures for which the runs have data, as SVG and PNG, into a folder that is created if needed."""
+    """Draw all figures for which the runs have data, and save them in ``folder`` as SVG and PNG."""
     return [draw(chart, folder) for chart in make_charts(entries, sweeps)]
 
 
@@ -74,7 +74,7 @@ def _group(items: Iterable[tuple[Hashable, _Item]]) -> dict[Any, list[_Item]]:
 def _with_controls(
     entries: Sequence[Entry], labels: Mapping[str, str]
 ) -> Iterator[tuple[Entry, str, bool, Any, list[Any]]]:
-    """Yield entry, label, whether the result is a control's, result and seed results, for each run and its control."""
+    """Yield each run and its control: entry, label, whether it is a control, result, and results of the seeds."""
     for entry in entries:
         label, result = labels[entry.run.key], entry.run.result
         yield entry, label, entry.is_control, result, [seed.result for seed in entry.seeds]
@@ -82,7 +82,7 @@ def _with_controls(
 
 
 def comparison_charts(entries: Sequence[Entry]) -> Iterator[Chart]:
-    """Chart majority, baselines, control, probe and finetuned runs as bars, for each task with at least two."""
+    """Chart majority, baselines, controls, probes and finetuned runs as bars, for each task with at least two."""
     groups = _group(
         (
             (row.entry.group, row.entry.metric),
@@ -105,7 +105,7 @@ def comparison_charts(entries: Sequence[Entry]) -> Iterator[Chart]:
 
 
 def label_charts(entries: Sequence[Entry]) -> Iterator[Chart]:
-    """Chart the metric against the number of labels, for each task with at least two training set sizes."""
+    """Chart the metric against the number of labels, for each task with at least two sizes of the training set."""
     tasks = _group(
         ((", ".join(filter(None, (entry.task, entry.split))), entry.metric), entry)
         for entry in entries
@@ -119,7 +119,7 @@ def label_charts(entries: Sequence[Entry]) -> Iterator[Chart]:
 
 
 def _transfer_scores(entries: Sequence[Entry]) -> Iterator[SeriesScore]:
-    """Yield the scores of each way of transfer from each pretraining run, and those of all controls."""
+    """Yield the scores by way of transfer and pretraining run, and those of the controls."""
     for entry in entries:
         size, source = float(entry.num_train or 0), "" if entry.source is None else entry.source.name
         if entry.score is not None:
@@ -137,7 +137,7 @@ def _with_control(entry: Entry, label: str, place: Place) -> Iterator[SeriesScor
 
 
 def setting_charts(entries: Sequence[Entry]) -> list[Chart]:
-    """Chart the pretraining loss and task scores of pretraining runs in one folder that differ in one number."""
+    """Chart loss and task scores against a setting, for pretraining runs in a folder that differ in one number."""
     folders = _group(
         (entry.run.key.rpartition("/")[0], entry)
         for entry in entries
@@ -178,7 +178,7 @@ def setting_charts(entries: Sequence[Entry]) -> list[Chart]:
 
 
 def _join_scores(scores: Iterable[SeriesScore]) -> tuple[Series, ...]:
-    """Build series in which several scores at one place are joined to the spread of their means."""
+    """Build series, with the spread of the means wherever a series has several scores at one place."""
     groups = _group(((label, is_control, place), score) for label, is_control, place, score in scores)
     return make_series(
         (*key, members[0] if len(members) == 1 else spread([score.mean for score in members]))
@@ -226,7 +226,7 @@ def _words_read(source: Run | None) -> float | None:
 
 
 def layer_charts(entries: Sequence[Entry], labels: Mapping[str, str]) -> list[Chart]:
-    """Build a chart per task and number of layers, with all runs that learned a scalar mix side by side."""
+    """Chart the layer weights of the runs with a scalar mix, for each task and number of layers."""
     groups = _group(
         ((entry.group, len(mix.weights)), mix)
         for entry, label, is_control, result, seeds in _with_controls(entries, labels)
@@ -239,7 +239,7 @@ def layer_charts(entries: Sequence[Entry], labels: Mapping[str, str]) -> list[Ch
 
 
 def layer_panel(mixtures: Sequence[LayerWeights]) -> Panel:
-    """Build a panel of columns by layer and run, with a dashed line at equal weights."""
+    """Build a panel with a column for each layer and run, and a dashed line at equal weights."""
     num_layers = len(mixtures[0].weights)
     names = ["embeddings", *(f"layer {number}" for number in range(1, num_layers))]
     series = [
@@ -264,7 +264,7 @@ def _by_layer(mix: LayerWeights) -> Iterator[Spread]:
 def sweep_charts(sweeps: Sequence[Sweep]) -> Iterator[Chart]:
     """Chart the metric against the first swept key, for each sweep with at least two points.
 
-    There is one line per combination of the other keys. ``revision_charts`` draws sweeps over revisions.
+    Each combination of the other keys has its own line. Sweeps over revisions are left to ``revision_charts``.
     """
     for place, sweep in enumerate(sweeps, start=1):
         scored = [point for point in sweep.points if point.score is not None]
@@ -276,7 +276,7 @@ def sweep_charts(sweeps: Sequence[Sweep]) -> Iterator[Chart]:
 
 
 def _sweep_scores(sweep: Sweep) -> Iterator[SeriesScore]:
-    """Yield the scores of a sweep, and of its controls if one key was swept and all points have a control."""
+    """Yield the scores of a sweep, and those of the controls if one key was swept and all points have a control."""
     scored = [(point, point.score) for point in sweep.points if point.score is not None]
     first = [point.values[0] for point, _ in scored]
     numeric = all(isinstance(value, int | float) and not isinstance(value, bool) for value in first)
@@ -291,7 +291,7 @@ def _sweep_scores(sweep: Sweep) -> Iterator[SeriesScore]:
 
 
 def language_charts(entries: Sequence[Entry], labels: Mapping[str, str]) -> Iterator[Chart]:
-    """Chart the mean score in each language, for each task that is scored by language, with controls."""
+    """Chart the mean score in each language, for each task that is scored by language, with the controls."""
     groups = _group(
         ((entry.group, entry.metric), [(label, is_control, code, spread([score])) for code, score in scores.items()])
         for entry, label, is_control, result, _ in _with_controls(entries, labels)
@@ -304,7 +304,7 @@ def language_charts(entries: Sequence[Entry], labels: Mapping[str, str]) -> Iter
 
 
 def reliability_charts(entries: Sequence[Entry], labels: Mapping[str, str]) -> Iterator[Chart]:
-    """Chart accuracy against confidence, before and after temperature scaling, for each task with such runs."""
+    """Chart accuracy against confidence, before and after temperature scaling, for each task with calibrated runs."""
     groups = _group(
         (entry.group, (labels[entry.run.key], entry.run.result["calibration"]))
         for entry in entries
@@ -332,7 +332,7 @@ def _reliability(label: str, curve: Mapping[str, Any] | None) -> Series:
 def evaluation_charts(entries: Sequence[Entry]) -> list[Chart]:
     """Chart the loss against each key that evaluations varied, such as memory length (Dai et al. 2019, section 4.3).
 
-    There is one line per run; the seeds of a run share a line.
+    Each run has one line, which is the mean over seeds.
     """
     curves = [(entry, entry.run.result["curve"]) for entry in entries if "curve" in entry.run.result]
     runs = _by_run(
@@ -362,7 +362,7 @@ def evaluation_charts(entries: Sequence[Entry]) -> list[Chart]:
 
 
 def _by_run(curves: Sequence[_Evaluation]) -> list[list[_Evaluation]]:
-    """Group the curves of a run's seeds, if each seed was measured once, at the same values."""
+    """Group the curves of the seeds of each run, if each seed was measured once and at the same values."""
     groups: dict[object, list[_Evaluation]] = {}
     for place, (entry, key, points) in enumerate(curves):
         path = _evaluated_path(entry)
@@ -390,7 +390,7 @@ def _evaluated_path(entry: Entry) -> PurePath | None:
 
 
 def search_charts(entries: Sequence[Entry]) -> list[Chart]:
-    """Chart the expected best score by number of learning rates, for runs that tried at least three, with controls."""
+    """Chart the expected best score against the number of learning rates, for runs that tried at least three."""
     charts: list[Chart] = []
     for entry in entries:
         series = make_series(_search_scores(entry))
@@ -402,7 +402,7 @@ def search_charts(entries: Sequence[Entry]) -> list[Chart]:
 
 
 def _search_scores(entry: Entry) -> Iterator[SeriesScore]:
-    """Yield the expected score of the best of k rates, for each seed; the mean over seeds chooses the rate."""
+    """Yield the expected score of the best of k rates for each seed; the best rate has the best mean over seeds."""
     for condition, label in (("pretrained", entry.name), ("control", "control")):
         rates = list(rate_scores(entry.run, condition).values())
         if len(rates) > 2:

@@ -1,4 +1,4 @@
-"""The content of a figure as plain data: reports and studies build charts, and ``kinds`` draws them."""
+"""The content of figures as plain data, which reports and studies build and ``drawing`` draws."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Kind = Literal["points", "curves", "loss", "bars", "columns", "differences", "re
 Place = float | str
 _Value = TypeVar("_Value")
 
-#: Headings of the x axes of points; any other axis has its key as its heading.
+#: The headings of x axes by key; any other key is itself the heading.
 HEADINGS = {
     "num_train": "labelled training examples",
     "tokens": PRETRAINING_TOKENS,
@@ -37,10 +37,10 @@ class Series:
     """Scores that are drawn in the same style: the points of a line, or bars of one color.
 
     Attributes:
-        points: (place on the x axis, score), with numbers in ascending order, or names in any order.
+        points: pairs of a place on the x axis and a score; numbers are in ascending order.
         is_reference: whether the series is only a dashed reference line.
-        ink: the color; by default gray for a control, else the next color of the palette.
-        differences: the difference between each place and its control, for the kind ``differences``.
+        ink: the color; by default, gray for a control, else the next color of the palette.
+        differences: the difference from the control at each place, for panels of the kind ``differences``.
     """
 
     label: str
@@ -56,10 +56,10 @@ class LossCurve:
     """The loss of one pretraining run.
 
     Attributes:
-        loss: training loss at each logged step, nats.
-        validation: (tokens, seconds, loss) at each validation.
-        plateau: loss of a model that knows only token frequencies (unigram entropy, nats), or None.
-        changes: (tokens, seconds, name of the phase) where a new phase starts.
+        loss: the training loss at each logged step in nats.
+        validation: tokens, seconds and loss at each validation.
+        plateau: the unigram entropy in nats, which is the loss of a model that knows only token frequencies; or None.
+        changes: tokens, seconds and the phase's name at the start of each phase but the first.
     """
 
     label: str
@@ -82,11 +82,10 @@ class Panel:
     """One pair of axes.
 
     Attributes:
-        x: the heading of the x axis; for points, possibly a key of ``HEADINGS``; for losses, ``tokens`` or
-            ``seconds``.
-        y: the metric, which determines the unit and heading of the y axis; empty if the panel to the left has the same.
-        note: the explanation above the axes; by default it explains the marks.
-        limits: the ends of the y axis; None to fit the data.
+        x: the heading of the x axis, or a key of ``HEADINGS`` for points; for losses, ``tokens`` or ``seconds``.
+        y: the metric, which gives the unit and the heading of the y axis; empty to share the y axis to the left.
+        note: the text above the axes; by default, an explanation of the marks.
+        limits: the limits of the y axis; None to choose them by the data.
     """
 
     kind: Kind
@@ -114,10 +113,10 @@ class Chart:
 
 
 def make_series(scores: Iterable[tuple[str, bool, Place, Spread]]) -> tuple[Series, ...]:
-    """Collect scores in series; of several scores at one place of a series, the last counts.
+    """Collect scores in series; if a series has several scores at one place, the last counts.
 
     Args:
-        scores: label of the series, whether the series is a control, place on the x axis, score.
+        scores: the label of a series, whether the series is a control, a place on the x axis, and a score.
     """
     lines: dict[tuple[str, bool], dict[Place, Spread]] = {}
     for label, is_control, place, score in scores:
@@ -126,12 +125,12 @@ def make_series(scores: Iterable[tuple[str, bool, Place, Spread]]) -> tuple[Seri
 
 
 def points_panel(x: str, y: str, series: Sequence[Series]) -> Panel:
-    """Build a panel of points; a single line needs no label, since the title describes it."""
+    """Build a panel of points, without a label if there is only one series."""
     return Panel("points", x, y, tuple(series) if len(series) > 1 else (replace(series[0], label=""),))
 
 
 def sort_points(points: Mapping[Place, _Value]) -> tuple[tuple[Place, _Value], ...]:
-    """Sort points by their numbers; keep the order of names."""
+    """Sort points by place if the places are numbers."""
     items = tuple(points.items())
     return tuple(sorted(items, key=lambda point: float(point[0]))) if are_numbers(points) else items
 
@@ -144,8 +143,8 @@ def are_numbers(places: Iterable[Place]) -> bool:
 def moving_average(values: np.ndarray, window: int) -> np.ndarray:
     """Return a centered moving average of the same length, which ignores values that are not finite.
 
-    The window grows at the start, where losses fall fast, and is one-sided at the end, so that the last value is as
-    smooth as the others.
+    At the start, where losses fall fast, the window is shorter. At the end, it is one-sided, so that the last values
+    are as smooth as the others.
     """
     finite = np.isfinite(values)
     sums = np.concatenate([[0.0], np.cumsum(np.where(finite, values, 0.0))])

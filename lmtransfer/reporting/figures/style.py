@@ -1,7 +1,7 @@
 """The style of all figures: colors for color-blind readers, plain axes, and labels beside the lines.
 
-The functions import matplotlib themselves, so that importing this file is cheap. Nothing here uses ``pyplot`` or other
-global state: figures are objects, drawn on the Agg canvas.
+The functions import matplotlib themselves, so that importing this module is fast. They use the Agg canvas instead of
+``pyplot``, which has global state.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from lmtransfer.system.printable import in_percent
 
 #: Okabe and Ito (2008), "Color Universal Design", without yellow, which is invisible on white.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
-#: Markers of points, with the characters that show them in labels.
+#: Markers of points, each with the character that represents the marker in labels.
 MARKERS = {"o": "\u25cf", "s": "\u25a0", "D": "\u25c6", "^": "\u25b2"}
 GRAY = "#8A8A8A"
 INK = "#222222"
 LIGHT_BLUE = "#B9D6EA"
-#: Colors of a task's bars by way of transfer; any other way has the color of ``finetuned``.
+#: Colors of bars by way of transfer; any other way has the color of ``finetuned``.
 FILLS = {
     "majority": "#D9D9D9",
     "baseline": "#BDBDBD",
@@ -40,7 +40,7 @@ FILLS = {
 #: Dash pattern of reference lines.
 DASHES: Any = (0, (4, 3))
 
-#: Maximum number of curves in a figure; more would be indistinguishable. The title says if curves are omitted.
+#: Maximum number of curves in a figure, to keep them distinguishable. The title says if curves are omitted.
 MAX_CURVES = 7
 #: Letters per inch in a title.
 _LETTERS_PER_INCH = 11
@@ -86,7 +86,7 @@ class SavedFigure:
 
 @contextmanager
 def figure_style(name: str) -> Iterator[None]:
-    """Apply the style while a figure is drawn and saved; ids inside the SVG depend only on ``name``."""
+    """Apply the style while a figure is drawn and saved; ``name`` determines the ids inside the SVG."""
     backend = os.environ.pop("MPLBACKEND", None)  # an unknown backend would break the import
     import matplotlib
 
@@ -97,10 +97,7 @@ def figure_style(name: str) -> Iterator[None]:
 
 
 def new_figure(title: str, *, width: float, height: float) -> Any:
-    """Create a figure of ``width`` x ``height`` inches with only a title; drawing computes the layout.
-
-    A long title is broken into lines.
-    """
+    """Create a figure of ``width`` x ``height`` inches with a title, which is wrapped if it is long."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -119,13 +116,13 @@ def subtitle(axes: Any, text: str) -> None:
 def seed_dots(
     axes: Any, xs: Sequence[float] | np.ndarray, ys: Sequence[float] | np.ndarray, ink: str, *, size: float = 3.4
 ) -> Any:
-    """Draw a white dot with an edge in the color ``ink`` for each seed, the same in every figure."""
+    """Draw a white dot with a colored edge for each seed."""
     (dots,) = axes.plot(xs, ys, "o", color="white", markeredgecolor=ink, markersize=size, linestyle="none", zorder=5)
     return dots
 
 
 def save(figure: Any, folder: Path, name: str, title: str) -> SavedFigure:
-    """Write ``<name>.svg`` and ``<name>.png`` to ``folder``; equal figures give equal bytes."""
+    """Write ``<name>.svg`` and ``<name>.png`` to ``folder``; identical figures give identical files."""
     folder.mkdir(parents=True, exist_ok=True)
     svg, png = folder / f"{name}.svg", folder / f"{name}.png"
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
@@ -139,37 +136,34 @@ def save(figure: Any, folder: Path, name: str, title: str) -> SavedFigure:
 
 
 def color(index: int) -> str:
-    """Return the color of line or bar number ``index``; colors repeat after seven."""
+    """Return the color of the line or bar at ``index``; colors repeat after seven."""
     return PALETTE[index % len(PALETTE)]
 
 
 def marker(index: int) -> str:
-    """Return the marker of line number ``index``; markers differ where colors repeat."""
+    """Return the marker of the line at ``index``; lines of the same color have different markers."""
     return list(MARKERS)[index // len(PALETTE) % len(MARKERS)]
 
 
 def count_text(drawn: int, runs: int) -> str:
-    """State how many runs a figure shows."""
+    """State how many of the runs a figure shows."""
     if drawn < runs:
         return f"the first {drawn} of {runs} runs"
     return "1 run" if drawn == 1 else f"{drawn} runs"
 
 
 def with_count(title: str, runs: int) -> str:
-    """Add the number of runs shown to a title if there are more than ``MAX_CURVES``."""
+    """Add to a title how many runs are shown if there are more than ``MAX_CURVES``."""
     return title if runs <= MAX_CURVES else f"{title}, {count_text(MAX_CURVES, runs)}"
 
 
 def unit(metric: str) -> tuple[float, str]:
-    """Return the factor by which a metric is multiplied for drawing, and its axis heading."""
+    """Return the factor that converts a metric to its displayed unit, and the heading of its axis."""
     return (100.0, f"{metric} (%)") if metric == "share" or in_percent(metric) else (1.0, metric)
 
 
 def spread_apart(positions: Sequence[float], gap: float) -> list[float]:
-    """Move label positions as little as possible, in least squares, so that neighbors are at least ``gap`` apart.
-
-    The order is kept. Overlapping labels become blocks that are centered on the mean of the desired positions.
-    """
+    """Return the closest positions, in least squares, that have the same order and are at least ``gap`` apart."""
     from scipy.optimize import isotonic_regression
 
     order, steps = np.argsort(positions, kind="stable"), gap * np.arange(len(positions))
@@ -182,7 +176,7 @@ def label_ends(axes: Any, ends: Sequence[tuple[float, str, str]], *, font_size: 
     """Write the label of each line just to the right of the axes, at the height where the line ends.
 
     Args:
-        ends: (y in data units, text, color) of each line.
+        ends: the y value in data units, the text and the color for each line.
     """
     if not ends:
         return
@@ -205,12 +199,12 @@ def label_ends(axes: Any, ends: Sequence[tuple[float, str, str]], *, font_size: 
 
 
 def dot_places(num: int) -> np.ndarray:
-    """Select at most ``_MAX_DOTS`` of ``num`` measurements for seed dots: equally spaced, up to the last one."""
+    """Return the indices of at most ``_MAX_DOTS`` of ``num`` points, equally spaced and including the last one."""
     return np.arange(num - 1, -1, -max(1, -(-num // _MAX_DOTS)))[::-1]
 
 
 def shorten(text: str, limit: int = 34) -> str:
-    """Cut out the middle of a text that is longer than ``limit`` characters."""
+    """Replace the middle of a text with ``...`` if the text is longer than ``limit`` characters."""
     if len(text) <= limit:
         return text
     head = (limit - 3) // 2

@@ -1,4 +1,4 @@
-"""Self-contained HTML files from templates. They load nothing, and all text from run directories is escaped."""
+"""Renders templates to self-contained HTML files, which load nothing and escape all text from run directories."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def document(template: str, *, title: str, with_script: bool = False, folder: Pa
     """Render a complete page.
 
     Args:
-        template: file name of a template that extends ``base.html.j2``.
-        with_script: whether tables can be sorted, which needs the page's only script.
-        folder: the folder with ``template`` and other templates; None for the reports' folder.
-        values: template values; all text in them is escaped.
+        template: the file name of a template that extends ``base.html.j2``.
+        with_script: whether to include the script that sorts tables.
+        folder: the folder of ``template``; None for the templates of reports.
+        values: the values for the template; text in them is escaped.
     """
     script = _source("sort.js") if with_script else ""
     return (
@@ -31,7 +31,7 @@ def document(template: str, *, title: str, with_script: bool = False, folder: Pa
 
 
 def policy(script: str) -> str:
-    """Return the content security policy: no requests, and no script except ``script``."""
+    """Return a content security policy that allows no requests, and no script except ``script``."""
     script_source = ""
     if script:
         digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

@@ -1,14 +1,19 @@
-"""The whole report as a single self-contained HTML file."""
+"""Renders a report as one self-contained HTML file, which includes the sections that studies have written."""
 
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
+from pathlib import Path
 from typing import Any
 
 import yaml
+from typing_extensions import TypedDict
 
+from lmtransfer.errors import RunDirectoryError
 from lmtransfer.reporting.answer import answer, comparison
 from lmtransfer.reporting.beyond_chance import chance_table
 from lmtransfer.reporting.figures.style import SavedFigure
@@ -20,9 +25,68 @@ from lmtransfer.reporting.runs.details import calibration_text, languages_text, 
 from lmtransfer.reporting.runs.entries import Entry
 from lmtransfer.reporting.runs.lineage import read_total
 from lmtransfer.reporting.runs.sweeps import Sweep, entries_outside
-from lmtransfer.reporting.sections import Section
 from lmtransfer.reporting.table import PLUS_MINUS
+from lmtransfer.system.durable import write_text
 from lmtransfer.system.printable import count, duration
+from lmtransfer.system.safe_files import read_json
+
+#: The file in a study's folder that lists the study's sections.
+_SECTIONS_FILE = "sections.json"
+
+
+class _SavedSection(TypedDict):
+    title: str
+    sentence: str
+    command: str
+    figure: str
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A section that a study adds to the report: a question with its answer.
+
+    Attributes:
+        sentence: the finding in the figure, and whether it is beyond chance.
+        svg: the figure; a PNG of the same name is next to it.
+    """
+
+    title: str
+    sentence: str
+    command: str
+    svg: Path
+
+
+def write_sections(sections: Sequence[Section], folder: Path) -> None:
+    """Write the sections to ``sections.json``; the figures are in the folder ``figures`` next to this file."""
+    content = [
+        {
+            "title": section.title,
+            "sentence": section.sentence,
+            "command": section.command,
+            "figure": section.svg.stem,
+        }
+        for section in sections
+    ]
+    write_text(folder / _SECTIONS_FILE, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+
+
+def find_sections(roots: Sequence[Path]) -> list[Section]:
+    """Find the sections of the studies in some folders, in path order.
+
+    Unreadable files are skipped. The report then lacks a figure, which the study's command can draw again.
+    """
+    patterns = (_SECTIONS_FILE, f"*/{_SECTIONS_FILE}", f"*/*/{_SECTIONS_FILE}")
+    sections = []
+    for path in sorted({path for root in roots for pattern in patterns for path in root.resolve().glob(pattern)}):
+        try:
+            saved_sections = read_json(path, list[_SavedSection], error=RunDirectoryError)
+        except RunDirectoryError:
+            continue
+        for saved in saved_sections:
+            svg = path.parent / "figures" / f"{Path(saved['figure']).name}.svg"
+            if svg.is_file():
+                sections.append(Section(saved["title"], saved["sentence"], saved["command"], svg))
+    return sections
 
 
 def html_report(
@@ -34,7 +98,7 @@ def html_report(
     sections: Sequence[Section] = (),
     texts: Texts | None = None,
 ) -> str:
-    """Render the page: the answer, then the leaderboard, tables, figures, and the runs' answers and details.
+    """Render the page: the answer, the leaderboard, tables, figures, and each run's predictions and details.
 
     Args:
         texts: finds the texts of examples; None to show no texts.
@@ -92,10 +156,10 @@ def _yaml(content: Mapping[str, Any]) -> str:
 
 
 def _figure(figure: SavedFigure) -> dict[str, str]:
-    """Read the SVG of a figure that this process has drawn, without its prolog, and label it for screen readers.
+    """Read the SVG of a figure that this process has drawn, and label the SVG for screen readers.
 
-    The SVG, whose text matplotlib has escaped, is the only value that a template does not escape. The caption is empty
-    if the figure contains it.
+    The SVG is the only value that a template does not escape, because matplotlib has escaped its text. The caption is
+    empty if the figure already contains this text.
     """
     svg = figure.svg.read_text(encoding="utf-8")
     start_tag = f'<svg role="img" aria-label="{escape(figure.title)}" '
@@ -104,9 +168,9 @@ def _figure(figure: SavedFigure) -> dict[str, str]:
 
 
 def _section(section: Section) -> dict[str, str]:
-    """Read a section, whose folder may come from someone else.
+    """Read a section, which someone else may have written.
 
-    Its figure becomes an image's ``data:`` address: a browser runs no script in such an image and loads nothing.
+    The figure becomes the ``data:`` URL of an image, in which a browser runs no script and loads nothing.
     """
     source = f"data:image/svg+xml;base64,{base64.b64encode(section.svg.read_bytes()).decode()}"
     return {"title": section.title, "sentence": section.sentence, "command": section.command, "source": source}

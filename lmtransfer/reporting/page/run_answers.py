@@ -1,4 +1,4 @@
-"""The answers of each run in the report: confusions, worst errors, marked spans and tagged sentences.
+"""The predictions of each run in the report: confusions, worst errors, marked spans and tagged sentences.
 
 Shape legend: N examples, C labels.
 """
@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any, Literal
 
 import numpy as np
@@ -33,19 +34,19 @@ from lmtransfer.runs.predictions import prediction_files
 from lmtransfer.system.printable import printable
 from lmtransfer.tasks.metrics.scored_examples import Predictions, mean_by_class, scores_by_class
 
-#: Maximum number of labels for a matrix; with more labels there is a list of the most confused pairs.
+#: Maximum number of labels in a confusion matrix; with more labels, the most confused pairs are listed instead.
 MAX_LABELS = 20
 #: Maximum number of confused pairs to list.
 MAX_PAIRS = 15
 
 Mark = Literal["", "gold", "pred", "both", "gap"]
-#: Number of passage characters shown before and after an answer.
+#: Number of characters of a passage that are shown before and after an answer.
 CONTEXT_CHARACTERS = 160
-#: Maximum number of labels to show; those with the most gold examples are shown.
+#: Maximum number of classes to show, those with the most gold examples.
 MAX_CLASSES = 30
-#: Maximum number of runs with answers shown: the best run of each task, then the second best, and so on.
+#: Maximum number of runs to show: the best run of each task, then the second best, and so on.
 MAX_RUNS = 24
-#: Maximum length of a text; longer texts are truncated.
+#: Maximum number of characters in a text; longer texts are truncated.
 MAX_CHARACTERS = 600
 _ON_TEST = "Answers to test examples are not shown, so that nobody chooses a model by looking at test data."
 
@@ -56,8 +57,8 @@ class Confusion:
 
     Attributes:
         labels: the labels that are gold or predicted at least once, in the task's order.
-        matrix: how often each label (rows: gold) received each answer; empty if there are more than ``MAX_LABELS``.
-        pairs: the most frequent wrong answers, most frequent first; None if there is a matrix.
+        matrix: counts by gold label (rows) and predicted label; empty if there are more than ``MAX_LABELS`` labels.
+        pairs: the most frequent confusions, most frequent first; None if there is a matrix.
     """
 
     unit: str
@@ -70,7 +71,7 @@ class Confusion:
 
 
 def confusion(answers: Sequence[Predictions]) -> Confusion | None:
-    """Count the answers of all seeds together; None if the answers are not labels."""
+    """Count the predictions of all seeds together; return None if they are not labels."""
     if not answers or answers[0].examples.kind not in ("classification", "tagging"):
         return None
     names = answers[0].examples.labels
@@ -106,7 +107,8 @@ class PassagePart:
     """A part of a passage.
 
     Attributes:
-        kind: "" for plain text, "gold", "pred", "both" where the answers overlap, "gap" where text is omitted.
+        kind: "" for plain text, "gold" or "pred" for an answer, "both" where the answers overlap, and "gap" for omitted
+            text.
     """
 
     text: str
@@ -114,12 +116,12 @@ class PassagePart:
 
 
 def find_span(passage: str, answer: str, *, start: int | None, near: int | None = None) -> range | None:
-    """Return the characters of an answer in its passage; None if it does not occur.
+    """Return the character range of an answer in its passage; None if the answer does not occur.
 
     Args:
-        answer: text of the answer; of a truncated answer, the beginning is found.
-        near: if ``start`` is unknown, the occurrence that starts nearest to this index is returned; None for the first
-            occurrence.
+        answer: the text of the answer, or its beginning if it was truncated.
+        start: the index of the answer's first character, if known.
+        near: if ``start`` is unknown, the occurrence nearest to this index is returned; None for the first one.
     """
     if not answer:
         return None
@@ -134,10 +136,10 @@ def excerpt(
 ) -> list[PassagePart]:
     """Return the parts of a passage around both answers, with the answers marked.
 
-    Without an answer, return the beginning of the passage.
+    If there are no answers, return the beginning of the passage.
 
     Args:
-        around: maximum number of characters shown before and after an answer.
+        around: the maximum number of characters before and after an answer.
     """
     spans = [span for span in (gold, predicted) if span is not None]
     windows = _windows(passage, spans or [range(0)], around)
@@ -153,7 +155,7 @@ def excerpt(
 
 
 def _windows(passage: str, spans: Sequence[range], around: int) -> list[range]:
-    """Return the parts to show, in order and disjoint; they begin and end between words if there is a space."""
+    """Return the disjoint parts to show, in order; they begin and end at word boundaries if possible."""
     merged: list[range] = []
     for span in sorted(spans, key=lambda span: span.start):
         start, stop = max(0, span.start - around), min(len(passage), span.stop + around)
@@ -177,7 +179,7 @@ def _kind(place: int, gold: range | None, predicted: range | None) -> Mark:
 
 
 def answers_of(entry: Entry, problems: list[str]) -> list[Predictions]:
-    """Return the answers of a run's seeds on its scored split; empty if none are kept.
+    """Return the predictions of a run's seeds on the scored split; empty if none were kept.
 
     Seeds whose examples or labels differ from those of the first seed are left out.
     """
@@ -210,7 +212,7 @@ def _select_comparable(answers: Sequence[Predictions]) -> list[Predictions]:
 
 
 def class_scores(answers: Sequence[Predictions]) -> ReportTable | None:
-    """Tabulate precision, recall and F1 of each class, most frequent first; None if the answers have no classes."""
+    """Tabulate precision, recall and F1 of each class, most frequent first; return None if there are no classes."""
     scores = mean_by_class([scores_by_class(predictions.examples) for predictions in answers]) if answers else {}
     if not scores:
         return None
@@ -231,7 +233,7 @@ def class_scores(answers: Sequence[Predictions]) -> ReportTable | None:
 
 @dataclass(frozen=True, slots=True)
 class RunAnswers:
-    """The answers of one run, with the worst errors and the worst tagged sentences as values for the template."""
+    """The predictions of one run, as the template shows them."""
 
     name: str
     transfer: str
@@ -245,10 +247,10 @@ class RunAnswers:
 
 
 def all_answers(entries: Sequence[Entry], texts: Texts) -> tuple[list[RunAnswers], int]:
-    """Collect the answers of the runs that kept predictions.
+    """Collect the predictions of the best runs that kept them.
 
     Returns:
-        The answers, task by task, and the number of omitted runs.
+        The predictions, task by task, and the number of omitted runs.
     """
     with_answers = [
         entry
@@ -260,7 +262,7 @@ def all_answers(entries: Sequence[Entry], texts: Texts) -> tuple[list[RunAnswers
     ]
     ranks: dict[str, int] = {}
     ranked = []
-    for entry in sorted(with_answers, key=_by_score):
+    for entry in sorted(with_answers, key=attrgetter("order")):
         ranks[entry.group] = rank = ranks.get(entry.group, -1) + 1
         ranked.append((rank, entry.group, entry))
     best = sorted(ranked, key=lambda candidate: candidate[:2])[:MAX_RUNS]
@@ -271,7 +273,7 @@ def all_answers(entries: Sequence[Entry], texts: Texts) -> tuple[list[RunAnswers
 
 
 def run_answers(entry: Entry, texts: Texts) -> RunAnswers | None:
-    """Return the answers of one run; None if there are no answers or remarks to show."""
+    """Return the predictions of one run; None if there is nothing to show."""
     heading = RunAnswers(entry.name, entry.transfer, entry.group)
     if entry.split.startswith("test"):
         return replace(heading, remarks=(_ON_TEST,))
@@ -294,11 +296,6 @@ def run_answers(entry: Entry, texts: Texts) -> RunAnswers | None:
         class_scores=class_scores(answers),
         num_seeds=len(answers),
     )
-
-
-def _by_score(entry: Entry) -> float:
-    assert entry.score is not None
-    return -entry.score.mean if entry.higher_is_better else entry.score.mean
 
 
 def _errors(entry: Entry, answers: Sequence[Predictions], texts: Texts) -> tuple[list[dict[str, Any]], str]:

@@ -1,6 +1,6 @@
-"""The worst errors of a run: wrong answers that most seeds give, with the highest probabilities.
+"""Selects the worst errors of a run, which most seeds make with high probability.
 
-Shape legend: S seeds, N examples, R words of all sentences.
+Shape legend: S seeds, N examples, R words in all sentences (or labels of all examples).
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from lmtransfer.tasks.metrics.scored_examples import Predictions
 
 #: Maximum number of errors to show.
 MAX_ERRORS = 10
-#: An answer with a mean F1 over seeds below this is an error.
+#: A question whose mean F1 over seeds is below this is an error.
 _WRONG_F1 = 0.5
 
-#: The tag of words outside spans, and the letters before the kind of a span (see ``metrics.chunks``).
+#: The tag of words outside spans, and the letters that precede the kind of a span (see ``metrics.chunks``).
 _OUTSIDE, _PREFIXES = "O", "BIESLU"
 #: Maximum number of words in a sentence; longer sentences are not shown.
 MAX_WORDS = 60
@@ -30,13 +30,14 @@ MAX_WORDS = 60
 
 @dataclass(frozen=True, slots=True)
 class WrongAnswer:
-    """An example that a run's seeds answer wrongly.
+    """An example that a run gets wrong.
 
     Attributes:
-        row: index of the example in the kept answers.
-        predicted: the most frequent wrong answer of the seeds; for scores, the mean over seeds.
-        confidence: mean probability of this answer over the seeds that give it, 0 to 1; None if it was not kept.
-        score: the example's mean F1 or squared error over seeds; None for labels.
+        row: the index of the example in the kept predictions.
+        predicted: the most frequent wrong prediction of the seeds; for regression, the mean over seeds.
+        num_agreeing: the number of seeds with this prediction; None for regression.
+        confidence: the mean probability of this prediction over these seeds; None if it was not kept.
+        score: the mean F1 or squared error over seeds; None for labels.
     """
 
     row: int
@@ -51,15 +52,15 @@ class WrongAnswer:
 def worst_labels(answers: Sequence[Predictions]) -> list[WrongAnswer]:
     """Select the examples with the most certain wrong label, most certain first.
 
-    The certainty is the probability of the wrong label, summed over the seeds that answer it. If probabilities were not
-    kept, it is the number of these seeds.
+    The certainty is the probability of the wrong label, summed over the seeds that predict this label. If probabilities
+    were not kept, the certainty is the number of these seeds.
     """
     examples = answers[0].examples
     gold_N = examples.gold
     predicted_SN = np.stack([predictions.examples.predicted for predictions in answers])
     weights_SN = certainties(answers)
     seeds, rows = np.nonzero(predicted_SN != gold_N)
-    # One number per pair of an example and one of its wrong labels.
+    # An integer for each pair of an example and a wrong label.
     codes, which = np.unique(rows * max(1, len(examples.labels)) + predicted_SN[seeds, rows], return_inverse=True)
     certainty = np.bincount(which, weights=(np.ones(len(seeds)) if weights_SN is None else weights_SN[seeds, rows]))
     counts = np.bincount(which)
@@ -84,7 +85,7 @@ def worst_label_sets(answers: Sequence[Predictions]) -> list[WrongAnswer]:
     """Select the examples with the most certain wrong decisions about labels, most certain first.
 
     The certainty is the sum of the probabilities of all wrong decisions, over labels and seeds. If probabilities were
-    not kept, it is their number.
+    not kept, the certainty is the number of wrong decisions.
     """
     examples = answers[0].examples
     weights_SR = certainties(answers)
@@ -124,12 +125,12 @@ def worst_scores(answers: Sequence[Predictions]) -> list[WrongAnswer]:
 
 
 def worst_spans(answers: Sequence[Predictions]) -> list[WrongAnswer]:
-    """Select the questions with the lowest mean F1 over seeds; on ties, those whose seeds agree most come first."""
+    """Select the questions with the lowest mean F1 over seeds; on ties, those on which the seeds agree most."""
     first = answers[0].examples
     if any("f1" not in predictions.examples.ratios or not predictions.examples.answers for predictions in answers):
         return []
     f1_N = mean_scores(answers, "f1")
-    rows = np.flatnonzero(f1_N < _WRONG_F1).tolist()  # false for NaN, which stands for no score
+    rows = np.flatnonzero(f1_N < _WRONG_F1).tolist()  # NaN, which means no score, is not below
     majority_answers = {
         row: Counter(predictions.examples.answers[row] for predictions in answers).most_common(1)[0] for row in rows
     }
@@ -148,7 +149,7 @@ def worst_spans(answers: Sequence[Predictions]) -> list[WrongAnswer]:
 
 
 def certainties(answers: Sequence[Predictions]) -> np.ndarray | None:
-    """Stack the probabilities of each seed's answers, float64, shape (S, R); None if a seed kept none."""
+    """Stack the probabilities of each seed's predictions, float64, shape (S, R); None if a seed kept none."""
     confidences = [answer.examples.confidences for answer in answers]
     predicted = [answer.examples.predicted for answer in answers]
     if any(len(own) != len(labels) for own, labels in zip(confidences, predicted, strict=True)):
@@ -158,10 +159,10 @@ def certainties(answers: Sequence[Predictions]) -> np.ndarray | None:
 
 @dataclass(frozen=True, slots=True)
 class TaggedWord:
-    """One word.
+    """A word with its predicted tag and its gold tag.
 
     Attributes:
-        colors: color numbers of the predicted tag and the gold tag; None for no tag (``O``).
+        colors: the color indices of the predicted and of the gold tag; None for the tag ``O``.
     """
 
     word: str
@@ -171,16 +172,17 @@ class TaggedWord:
 
     @property
     def is_right(self) -> bool:
-        """Whether the tag is the gold tag."""
+        """Whether the predicted tag is the gold tag."""
         return self.predicted == self.gold
 
 
 @dataclass(frozen=True, slots=True)
 class WrongSentence:
-    """The tags of one sentence.
+    """A sentence with wrong tags.
 
     Attributes:
-        predicted: the label that most seeds give each word, int64, shape (W,).
+        row: the index of the sentence in the kept predictions.
+        predicted: the tag that most seeds predict for each word.
     """
 
     row: int
@@ -191,8 +193,8 @@ class WrongSentence:
 def worst_sentences(answers: Sequence[Predictions]) -> list[WrongSentence]:
     """Select the sentences with the most certain wrong tags, most certain first.
 
-    The certainty is the sum of the wrong tags' probabilities over all seeds, or their number if probabilities were not
-    kept.
+    The certainty is the sum of the probabilities of all wrong tags, over words and seeds. If probabilities were not
+    kept, the certainty is the number of wrong tags.
     """
     examples = answers[0].examples
     predicted_SR = np.stack([predictions.examples.predicted for predictions in answers])
@@ -225,7 +227,7 @@ def tagged_words(predictions: Predictions, sentence: WrongSentence, words: Seque
 
 
 def label_colors(labels: Sequence[str]) -> list[int | None]:
-    """Number the colors of tags, one per kind, so that ``B-person`` and ``I-person`` look alike."""
+    """Return a color index for each tag, which is the same for ``B-person`` and ``I-person``; None for ``O``."""
     kinds: dict[str, int] = {}
     return [None if label == _OUTSIDE else kinds.setdefault(_kind(label), len(kinds)) for label in labels]
 
@@ -244,8 +246,9 @@ class ExampleText:
     """The input of one example.
 
     Attributes:
-        content: the input texts: a text, a pair, the words of a sentence, or a question, its passage and earlier turns.
-        gold_start: index of the gold answer's first character in the passage; None if there is none or it is unknown.
+        content: a text, a pair of texts, the words of a sentence, or a question, its passage and earlier turns.
+        gold_start: the index in the passage at which the gold answer starts; None if there is no answer or this is
+            unknown.
     """
 
     content: tuple[str, ...]
@@ -257,7 +260,7 @@ class TextLookup:
     """The texts of some examples.
 
     Attributes:
-        missing: why other texts are missing, as the end of a sentence; empty if no text is missing.
+        missing: the reason why other texts are missing; empty if none are.
     """
 
     texts: Mapping[int, ExampleText] = field(default_factory=dict)
@@ -265,7 +268,7 @@ class TextLookup:
 
 
 class Texts(Protocol):
-    """Finds the texts of examples without raising errors."""
+    """Finds the texts of examples; problems are reported in the result, not raised."""
 
     def find(self, run: Run, predictions: Predictions, keys: Sequence[int]) -> TextLookup:
         """Find the texts of some examples of a run."""
@@ -273,7 +276,7 @@ class Texts(Protocol):
 
 
 class NoTexts(Texts):
-    """Finds nothing, for reports that must not read task data."""
+    """Finds no texts, for reports that must not read task data."""
 
     @override
     def find(self, run: Run, predictions: Predictions, keys: Sequence[int]) -> TextLookup:

@@ -1,128 +1,39 @@
-"""A reader of complete, unfinished or damaged run directories. It neither imports torch nor trusts their content.
+"""Reads finished, unfinished and damaged run directories, without importing torch or trusting their content.
 
-A run is a folder with ``config.yaml``, ``metrics.jsonl`` or ``result.json``. Runs are nested: ``<name>/seed-0`` and so
-on in a run with several seeds, ``<name>/control`` next to them, and ``<name>/<override>`` for the points of a sweep.
+A run is a folder with ``config.yaml``, ``metrics.jsonl`` or ``result.json``. Runs may be nested: ``<name>/seed-0``
+for a seed, ``<name>/control`` for the control, and ``<name>/<overrides>`` for a point of a sweep.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NotRequired
+from typing import Any, Literal
 
 from typing_extensions import TypedDict
 
 from lmtransfer.config.revisions import with_revision
 from lmtransfer.errors import RunDirectoryError
-from lmtransfer.runs.result import check_format
+from lmtransfer.runs.result import read_values
 from lmtransfer.system.printable import printable, printable_values
 from lmtransfer.system.safe_files import check_folder, read_json, read_json_lines, read_yaml
 from lmtransfer.system.validation import leaves
 
-#: The files that make a folder a run.
+#: Files of a run; a folder with at least one of them is a run.
 RUN_FILES = ("config.yaml", "metrics.jsonl", "result.json")
 #: The commands that produce runs.
 COMMANDS = ("import", "pretrain", "probe", "finetune", "evaluate")
-#: Folders inside a run that hold no runs; they are skipped for speed.
+#: Folders inside a run that contain no runs and are skipped for speed.
 _NO_RUNS = frozenset({"checkpoints", "tokenizer", "published", "report", "figures", "tensorboard", "features",
                       "predictions", "trackers", "folds"})  # fmt: skip
-#: Maximum nesting of lmtransfer's folders, such as command / sweep / point / seed / control.
+#: Maximum depth at which runs are searched for, which allows for command / sweep / point / seed / control.
 MAX_DEPTH = 8
 
-#: Numbers above this cannot be measurements; squares and sums of smaller numbers are finite.
+#: Larger numbers cannot be measurements; squares and sums of numbers up to this are finite.
 _LARGEST = 1e100
-
-
-class _Reliability(TypedDict):
-    ece: float
-    counts: list[int]
-    confidences: list[float]
-    accuracies: list[float]
-
-
-class _Calibration(TypedDict):
-    plain: _Reliability
-    scaled: _Reliability | None
-    temperature: float | None
-
-
-class _MixDeviation(TypedDict):
-    gamma: float | None
-    weights: list[float | None]
-
-
-class _LayerWeights(TypedDict):
-    gamma: float
-    weights: list[float]
-    deviation: NotRequired[_MixDeviation | None]
-
-
-class _Try(TypedDict, total=False):
-    arm: str
-    learning_rate: float
-    score: float | None
-    seed: int | None
-    pretraining_seed: int | None
-
-
-class _Curve(TypedDict):
-    key: str
-    values: list[float]
-    losses: list[float]
-
-
-class _SeedScores(TypedDict, total=False):
-    metrics: dict[str, float | None] | None
-    seed: int | None
-    pretraining_seed: int | None
-
-
-class _Scores(_SeedScores, total=False):
-    """A result, or its part about a control or a baseline."""
-
-    seeds: list[_SeedScores]
-    n: int
-    collapsed: bool | int
-    deterministic: bool
-    undefined: list[str]
-    learning_rate: float | None
-    calibration: _Calibration
-    layer_weights: _LayerWeights
-
-
-class _Result(_Scores, total=False):
-    """The entries of ``result.json`` that reports show; other entries may hold anything."""
-
-    command: str | None
-    task: str | None
-    task_fingerprint: str | None
-    split: str | None
-    main_metric: str | None
-    higher_is_better: bool
-    zero_shot: str | bool
-    chosen_by: str | None
-    weights: str | None
-    control: _Scores | bool | None
-    baselines: dict[str, _Scores] | None
-    majority: dict[str, float | None] | None
-    labels: list[str] | None
-    num_scored: int | None
-    num_train: int | None
-    learning_rates: list[float] | None
-    learning_rate_tries: list[_Try]
-    curve: _Curve
-    parts: dict[str, dict[str, Any]]
-    seconds: float | None
-    tokens: float | None
-    tokens_per_second: float | None
-    num_parameters: float | None
-    num_trained_parameters: float | None
-    peak_memory: float | None
-    flops: float | None
-    unigram_entropy: float | None
 
 
 class _Config(TypedDict, total=False):
@@ -145,10 +56,10 @@ class Run:
     """One run directory on disk.
 
     Attributes:
-        key: path relative to the collected root, with ``/`` (``finetune/imdb-ft/seed-0``).
+        key: the path relative to the collected folder, with ``/`` as separator (``finetune/imdb-ft/seed-0``).
         state: "finished" with a readable ``result.json``, "unfinished" without one, "torn" if a file is damaged.
-        problems: one message for each file that could not be read.
-        revision: for a revision of the run, the number of tokens seen, at which key, result and metrics end.
+        problems: a message for each file that could not be read.
+        revision: the number of tokens after which key, result and metrics describe the run; None for the whole run.
     """
 
     path: Path
@@ -163,7 +74,7 @@ class Run:
 
     @property
     def weights(self) -> str:
-        """The name of this run's weights: its path, with the tokens of a revision."""
+        """A name for this run's weights: the path, followed by the revision, if any."""
         return with_revision(self.path, self.revision)
 
     @property
@@ -173,7 +84,7 @@ class Run:
 
     @property
     def command(self) -> str:
-        """The command that produced the run, from the result or the names of its folders; "" if unknown."""
+        """The command that produced the run, according to the result or to the run's path; "" if unknown."""
         if command := self.result.get("command"):
             return str(command)
         folders = [*self.key.split("/"), *(parent.name for parent in self.path.parents)]
@@ -191,7 +102,7 @@ def is_seed(name: str) -> bool:
 
 
 def collect(*roots: Path) -> list[Run]:
-    """Read all runs in some folders, at any depth, each once, in path order (seed-2 before seed-10)."""
+    """Read each run in some folders once, at any depth, in path order (seed-2 before seed-10)."""
     for root in roots:
         _check_root(root)
     tops = [root.resolve() for root in roots]
@@ -219,12 +130,12 @@ def _check_root(root: Path) -> None:
     except PermissionError as error:
         raise RunDirectoryError(
             f"runs={root}: you may not read this folder (permission denied); change its permissions (chmod u+rx), or "
-            "set another folder"
+            "choose another folder"
         ) from error
 
 
 def read_run(path: Path, *, key: str | None = None) -> Run:
-    """Read a run directory; missing or damaged files raise no error but are reported in ``problems``."""
+    """Read a run directory; damaged files raise no error but are reported in ``problems``."""
     problems: list[str] = []
     try:
         os.scandir(path).close()
@@ -237,9 +148,9 @@ def read_run(path: Path, *, key: str | None = None) -> Run:
     except RunDirectoryError as error:
         problems.append(_within(path, error))
         return Run(path, printable(key or path.name), "torn", {}, {}, {}, (), tuple(problems))
-    config = _read_mapping(path / "config.yaml", _Config, problems)
-    result = _read_mapping(path / "result.json", _Result, problems)
-    versions = _read_mapping(path / "versions.json", _Versions, problems)
+    config = _read_mapping(path / "config.yaml", _read_config, problems)
+    result = _read_mapping(path / "result.json", read_values, problems)
+    versions = _read_mapping(path / "versions.json", _read_versions, problems)
     is_torn = bool(problems)
     metrics, are_metrics_torn = read_metrics(path / "metrics.jsonl", problems)
     if is_torn or are_metrics_torn:
@@ -259,13 +170,13 @@ def read_run(path: Path, *, key: str | None = None) -> Run:
 
 
 def read_metrics(path: Path, problems: list[str]) -> tuple[tuple[Mapping[str, Any], ...], bool]:
-    """Read the objects in a ``metrics.jsonl``.
+    """Read ``metrics.jsonl``.
 
-    If the process was killed, the last line may be incomplete, which is only noted. Any other invalid line means that
-    the file is damaged.
+    The last line may be incomplete, because the process was killed, which is only noted. Any other invalid line means
+    that the file is damaged.
 
     Returns:
-        The objects in order, and whether the file is damaged.
+        The JSON objects in order, and whether the file is damaged.
     """
     if not os.path.lexists(path):
         return (), False
@@ -291,7 +202,7 @@ def read_metrics(path: Path, problems: list[str]) -> tuple[tuple[Mapping[str, An
 
 
 def _run_folders(folder: Path, depth: int, visited: set[str]) -> Iterator[Path]:
-    """Yield the runs in ``folder``, at any depth; read no folder twice, even if links lead to it."""
+    """Yield the runs in ``folder``, at any depth; no folder is visited twice, even through links."""
     real = os.path.realpath(folder)
     if real in visited:
         return
@@ -302,7 +213,7 @@ def _run_folders(folder: Path, depth: int, visited: set[str]) -> Iterator[Path]:
         return
     except OSError:
         if depth:
-            yield folder  # its row explains why it could not be read
+            yield folder  # so that the report says why it could not be read
         return
     is_run = any(entry.name in RUN_FILES for entry in entries)
     if is_run:
@@ -316,14 +227,14 @@ def _run_folders(folder: Path, depth: int, visited: set[str]) -> Iterator[Path]:
 
 
 def _is_below(entry: os.DirEntry[str], folder: str) -> bool:
-    """Whether an entry of ``folder`` is a folder to read; a link to a parent folder is not."""
+    """Whether an entry of ``folder`` is a folder, but not a link to one of its parents."""
     try:
         if not entry.is_dir():
             return False
         return not entry.is_symlink() or os.path.commonpath([folder, os.path.realpath(entry.path)]) != os.path.realpath(
             entry.path
         )
-    except OSError:  # a link to an unreadable place
+    except OSError:  # a link to a folder that cannot be read
         return False
 
 
@@ -331,13 +242,19 @@ def _natural(name: str) -> list[tuple[int, int, str]]:
     return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"(\d+)", name) if part]
 
 
-def _read_mapping(path: Path, schema: type, problems: list[str]) -> Mapping[str, Any]:
+def _read_config(path: Path) -> Any:
+    return read_yaml(path, _Config, error=RunDirectoryError)
+
+
+def _read_versions(path: Path) -> Any:
+    return read_json(path, _Versions, error=RunDirectoryError)
+
+
+def _read_mapping(path: Path, read: Callable[[Path], Any], problems: list[str]) -> Mapping[str, Any]:
     if not os.path.lexists(path):
         return {}
     try:
-        value: Any = (read_yaml if path.suffix == ".yaml" else read_json)(path, schema, error=RunDirectoryError)
-        if path.name == "result.json":
-            check_format(value, path)
+        value = read(path)
         for where, number in leaves(value):
             if isinstance(number, float) and abs(number) > _LARGEST:
                 raise RunDirectoryError(f"{path}: {where} is {number:g}, but must be at most {_LARGEST:g}")
@@ -349,18 +266,18 @@ def _read_mapping(path: Path, schema: type, problems: list[str]) -> Mapping[str,
 
 
 def _within(run: Path, error: RunDirectoryError) -> str:
-    """Describe the problem with a run's file, without the path of the run."""
+    """Return an error's message without the run's path."""
     return printable(str(error).removeprefix(str(run)).lstrip("/"))
 
 
 def _measurements(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Keep the numbers of a line of ``metrics.jsonl``, as floats, and the name of its phase."""
+    """Keep the numbers in a line of ``metrics.jsonl``, as floats, and the name of the phase."""
     numbers = {name: float(value) for name, value in record.items() if type(value) in (int, float)}
     return numbers | ({"phase": record["phase"]} if isinstance(record.get("phase"), str) else {})
 
 
 def _clean_record(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Clean a line of ``metrics.jsonl`` for drawing: entries that cannot be measurements become null."""
+    """Replace the numbers in a line of ``metrics.jsonl`` that cannot be measurements with None."""
     return {
         printable(name): None
         if isinstance(value, int | float) and not abs(value) <= _LARGEST

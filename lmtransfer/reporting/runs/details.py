@@ -1,4 +1,4 @@
-"""What a result says besides scores: cost, languages, learning rates, calibration and the mix of layers."""
+"""Details of a result besides its scores: cost, languages, learning rates, calibration and layer weights."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ class RunCost:
     """The cost of one training run; None where unknown.
 
     Attributes:
-        num_trained: number of trained parameters; ``share`` is their share of all parameters of encoder and head.
-        peak_memory: in bytes, the maximum over all seeds.
-        seconds: duration of training one seed.
+        num_trained: the number of trained parameters.
+        share: ``num_trained`` divided by the number of parameters in the encoder and the head.
+        peak_memory: the maximum over all seeds, in bytes.
+        seconds: the training time of one seed.
     """
 
     num_trained: float | None = None
@@ -63,20 +64,24 @@ class RunCost:
 
     @property
     def in_short(self) -> list[str]:
-        """The known costs in short form: ``0.4 % trained``, ``612 MB``, ``45 s``."""
+        """The known costs in short: ``0.4 % trained``, ``612 MB``, ``45 s``."""
         trained = f"{self.share_text} trained" if self.share is not None else ""
         return [text for text in (trained, self.memory_text, self.seconds_text) if text]
 
     @property
     def in_full(self) -> list[str]:
-        """The known costs with the number of trained parameters: ``13.1k (0.4 %) trained``, ``612 MB``, ``45 s``."""
+        """The known costs in full: ``13.1k (0.4 %) trained``, ``612 MB``, ``45 s``."""
         share = f" ({self.share_text})" if self.share is not None else ""
         trained = "" if self.num_trained is None else f"{count(self.num_trained)}{share} trained"
         return [text for text in (trained, self.memory_text, self.seconds_text) if text]
 
 
 def cost_of(results: Sequence[Mapping[str, Any]]) -> RunCost:
-    """Return the cost of a task's run from its result, followed by those of its seeds."""
+    """Return the cost of a run on a task.
+
+    Args:
+        results: the run's result, then the results of its seeds; the first one that states a cost counts.
+    """
 
     def first(name: str) -> float | None:
         return next((float(value) for result in results if (value := result.get(name)) is not None), None)
@@ -91,10 +96,10 @@ def cost_of(results: Sequence[Mapping[str, Any]]) -> RunCost:
 
 
 def scores_in_languages(result: Mapping[str, Any]) -> dict[str, float]:
-    """Return the mean over seeds of the main metric in each language, by language code; empty for other tasks.
+    """Return the main metric in each language, by language code; empty for tasks that are not scored by language.
 
     Args:
-        result: a result, or the control's part of a result.
+        result: a result, or the part of a result on the control.
     """
     metrics: Mapping[str, float | None] = result.get("metrics") or {}
     return {
@@ -105,14 +110,14 @@ def scores_in_languages(result: Mapping[str, Any]) -> dict[str, float]:
 
 
 def languages_text(result: Mapping[str, Any]) -> str:
-    """State the scores by language: ``accuracy by language: de 61.2, en 70.1``; empty for other tasks."""
+    """State the scores by language, if any: ``accuracy by language: de 61.2, en 70.1``."""
     metric = str(result.get("main_metric"))
     scores = [f"{code} {format_metric(score, metric)}" for code, score in scores_in_languages(result).items()]
     return f"{metric} by language: {', '.join(scores)}" if scores else ""
 
 
 def edge_of_grid(rate: float | None, grid: Sequence[float] | None) -> Edge | None:
-    """Return the edge of the grid of tried rates at which the chosen one is; None inside, or with fewer than three."""
+    """Return the edge of the grid at which the chosen rate lies; None inside, or if the grid has under 3 rates."""
     rates = set(grid or ())
     if len(rates) < 3 or rate is None:
         return None
@@ -120,12 +125,12 @@ def edge_of_grid(rate: float | None, grid: Sequence[float] | None) -> Edge | Non
 
 
 def edge_text(rate: float, edge: Edge) -> str:
-    """Return a warning such as ``learning rate 0.01 is the largest of its grid: a better one may be outside``."""
+    """Return the warning that the chosen learning rate lies at an edge of the grid."""
     return f"learning rate {rate:g} is the {edge} of its grid: a better one may be outside"
 
 
 def search_text(grid: Sequence[float] | None, rate: float | None = None) -> str:
-    """State the search: ``learning rate: best of 3``, or ``best of 3, the largest (0.01)``; empty without a search."""
+    """State how the learning rate was chosen: ``learning rate: best of 3, the largest (0.01)``; empty for one rate."""
     num, edge = len(set(grid or ())), edge_of_grid(rate, grid)
     if num < 2:
         return ""
@@ -133,14 +138,14 @@ def search_text(grid: Sequence[float] | None, rate: float | None = None) -> str:
 
 
 def rate_scores(run: Run, condition: str) -> dict[float, Spread]:
-    """Return the scores of each learning rate of a task's run by seed, on the examples used for the choice.
+    """Return the score of each learning rate that a run tried, on the examples used for the choice.
 
     Args:
         condition: "pretrained" or "control".
 
     Returns:
-        Scores by ascending rate, over the seeds that tried all rates, in the same order; only the mean if no seed tried
-        all rates.
+        The spread of the scores by ascending rate, over the seeds that tried all rates and in the order of these seeds;
+        if no seed tried all rates, only the mean over seeds.
     """
     scores: dict[float, dict[object, float]] = {}
     for entry in run.result.get("learning_rate_tries") or ():
@@ -158,11 +163,12 @@ def rate_scores(run: Run, condition: str) -> dict[float, Spread]:
 
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
-    """The scalar mix of one run (Peters et al. 2018, equation 1); deviations are over seeds, None for a single one.
+    """The scalar mix of a run (Peters et al. 2018, equation 1), with means and deviations over seeds.
 
     Attributes:
-        gamma: the scale of the mix, mean over seeds.
-        weights: softmax weight s_j of each layer from the embeddings up, mean over seeds; they add up to 1.
+        gamma: the scale of the mix.
+        weights: the softmax weight s_j of each layer, starting with the embeddings; the weights add up to 1.
+        deviations: the sample deviation of each weight; None for a single seed.
         seeds: the weights of each seed, if known.
     """
 
@@ -176,7 +182,7 @@ class LayerWeights:
 
 
 def joint_layer_weights(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Combine the mixes of all seeds: means, and under ``deviation`` sample deviations (None with a single seed)."""
+    """Return the means of the mixes of all seeds, and, as ``deviation``, the sample deviations (None for one seed)."""
     gamma = spread([run["gamma"] for run in runs])
     weights = [spread(values) for values in zip(*(run["weights"] for run in runs), strict=True)]
     deviation = None
@@ -188,7 +194,7 @@ def joint_layer_weights(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def read_layer_weights(
     result: Mapping[str, Any], label: str, *, is_control: bool = False, seeds: Sequence[Mapping[str, Any]] = ()
 ) -> LayerWeights | None:
-    """Return the scalar mix in a result, or in the part about a control; None if it has no mix."""
+    """Return the scalar mix in a result, or in its part on a control; None if there is none."""
     mix = result.get("layer_weights")
     if mix is None:
         return None
@@ -206,7 +212,7 @@ def read_layer_weights(
 
 
 def layer_weights_text(result: Mapping[str, Any], *, plus_minus: str = "+-") -> str:
-    """State the mix: ``layer weights: embeddings 0.21 +- 0.01, layer 1 0.33 +- 0.02, ...; gamma 1.04 +- 0.03``."""
+    """State the scalar mix, if any: ``layer weights: embeddings 0.21 +- 0.01, layer 1 0.33 +- 0.02; gamma 1.04``."""
     mix = read_layer_weights(result, "")
     if mix is None:
         return ""
@@ -220,7 +226,7 @@ def layer_weights_text(result: Mapping[str, Any], *, plus_minus: str = "+-") -> 
 
 
 def joint_calibration(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Combine the calibration over seeds: average errors, losses and temperatures; pool all answers in the bins."""
+    """Combine the calibrations of all seeds: errors, losses and temperatures are averaged, and bins are pooled."""
     scaled = [run["scaled"] for run in runs]
     has_temperature = None not in scaled
     return {
@@ -245,7 +251,7 @@ def _combine(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def calibration_text(result: Mapping[str, Any]) -> str:
-    """State the calibration: ``calibration error (ECE) 8.1 %, 2.3 % with temperature 1.71, ...``; empty without one."""
+    """State the calibration, if known: ``calibration error (ECE) 8.1 %, 2.3 % with temperature 1.71, ...``."""
     calibration = result.get("calibration")
     if calibration is None:
         return ""

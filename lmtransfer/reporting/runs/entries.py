@@ -1,4 +1,4 @@
-"""The report's entries, built from run directories: one per run, with its seeds, its control and its pretraining."""
+"""Builds the entries of a report: one per run, with its seeds, its control and its pretraining."""
 
 from __future__ import annotations
 
@@ -47,26 +47,28 @@ class Entry:
     """One run and its scores.
 
     Attributes:
-        run: the run (the parent if it has several seeds).
+        run: the run; if it has several seeds, the parent run.
         seeds: the runs of the seeds; empty for a single seed.
-        controls: the control's runs inside the run's directory.
-        source: the pretraining run that the run started from.
-        corpus: the pretraining text, preceded by the texts of the runs that this run continued.
-        task: the downstream task, with a distinguishing detail if other tasks of the report have the same name; empty
-            for pretraining.
+        controls: the runs of the control inside the run's directory.
+        source: the pretraining run that the weights come from.
+        corpus: the names of all texts that the encoder was pretrained on, in order.
+        task: the name of the downstream task, with a distinguishing detail if the report has several tasks of this
+            name; empty for pretraining.
         transfer: "frozen", "finetuned", another way of freezing, "zero-shot", or "control"; empty for pretraining.
-        num_train: size of the training subset; None for the whole training set.
-        metric: name of the main metric; None if nothing was scored.
-        condition: the main metric over the seeds, as a side of a comparison; ``control_condition`` and
-            ``baseline_conditions`` (by name) likewise.
+        num_train: the size of the training subset; None for the whole training set.
+        metric: the name of the main metric; None if nothing was scored.
+        condition: the main metric for each seed, as a side of a comparison.
+        control_condition: the same for the control.
+        baseline_conditions: the same for each baseline, by name.
         majority: the main metric of always predicting the most common label.
-        difference: the score minus the control's, judged together with all others in the report.
-        baseline_difference: the score minus the better baseline's, judged likewise.
-        pretraining_tokens: real tokens seen in pretraining, over all stages, like ``pretraining_seconds``.
+        difference: the score minus the control's; the verdict is corrected over all entries of the report.
+        baseline_difference: the score minus the better baseline's, corrected in the same way.
+        pretraining_tokens: the number of real tokens seen in pretraining, over all stages.
+        pretraining_seconds: the duration of pretraining, over all stages.
         settings: see ``lineage.task_settings``; empty for pretraining.
-        without_control: why a run that resembles a control is not used as one.
-        metrics: names of the task's metrics, the main one first; empty if the task offers no choice.
-        task_fingerprint: the task's identity, whatever its name; see ``RunResult``.
+        without_control: the reason why a run that resembles a control is not used as the control.
+        metrics: the names of the task's metrics, the main one first; empty if the task offers no choice.
+        task_fingerprint: the identity of the task, regardless of its name; see ``RunResult``.
         margin: the size below which a difference does not matter, in the metric's unit.
     """
 
@@ -127,25 +129,31 @@ class Entry:
 
     @property
     def is_pretraining(self) -> bool:
-        """Whether this is a pretraining run, or an evaluation of one on its held-out text."""
+        """Whether this is a pretraining run, or the evaluation of one on held-out text."""
         return is_pretraining(self.run)
 
     @property
     def is_control(self) -> bool:
-        """Whether this run is itself a control, which is trained on the task from random weights."""
+        """Whether this run is a control, which was trained on the task from random weights."""
         return self.transfer == "control"
 
     @property
     def higher_is_better(self) -> bool:
-        """The direction of the main metric."""
+        """Whether higher values of the main metric are better."""
         return higher_is_better(self.metric or "", self.run.result)
 
+    @property
+    def order(self) -> float:
+        """A sort key with which the best score comes first."""
+        assert self.score is not None
+        return -self.score.mean if self.higher_is_better else self.score.mean
+
     def is_worse(self, score: float, other: float) -> bool:
-        """Whether a score by the main metric is worse than another."""
+        """Whether a value of the main metric is worse than another."""
         return is_worse(score, other, self.metric or "", self.run.result)
 
     def compare(self, other: Condition | None) -> Difference | None:
-        """Compare the score with another one; None if either is unknown."""
+        """Return the score minus that of ``other``; None if either is unknown."""
         if self.condition is None or other is None:
             return None
         return compare_conditions(
@@ -172,7 +180,7 @@ class Entry:
 
 
 def distinct_names(entries: Sequence[Entry]) -> dict[str, str]:
-    """Name each run, by key, adding the way of transfer where comparable runs share a name."""
+    """Return a name for each run, by key, with the way of transfer if comparable runs share their name."""
     shared = Counter((entry.group, entry.name) for entry in entries)
     return {
         entry.run.key: f"{entry.name} {entry.transfer}".strip() if shared[entry.group, entry.name] > 1 else entry.name
@@ -181,7 +189,7 @@ def distinct_names(entries: Sequence[Entry]) -> dict[str, str]:
 
 
 def make_entries(runs: Sequence[Run], *, margin: float | None = None) -> list[Entry]:
-    """Build one entry per run, in the order of ``runs``; seeds and controls become part of their run.
+    """Build an entry for each run, in the order of ``runs``; seeds and controls become part of their parent's entry.
 
     Args:
         margin: the size below which a difference does not matter, as displayed (points of accuracy).
@@ -200,11 +208,11 @@ def make_entries(runs: Sequence[Run], *, margin: float | None = None) -> list[En
 
 
 def _owner(run: Run, by_key: Mapping[str, Run]) -> str:
-    """Return the key of the run of which ``run`` is a seed or a control; otherwise its own key."""
+    """Return the key of the parent of a seed or a control; for any other run, the run's own key."""
     folders = run.key.split("/")
     while len(folders) > 1 and (
         re.fullmatch(r"seed-\d+|control", folders[-1])
-        # The folder of a pretraining seed groups runs but is not a run itself.
+        # The folder of a pretraining seed contains runs but is not a run itself.
         or (re.fullmatch(r"pretraining-\d+", folders[-1]) and "/".join(folders) not in by_key)
     ):
         folders.pop()
@@ -213,12 +221,12 @@ def _owner(run: Run, by_key: Mapping[str, Run]) -> str:
 
 
 def _below(run: Run, key: str) -> list[str]:
-    """Return the names of the folders from the parent run of a seed or control down to its own folder."""
+    """Return the folder names from the parent run, exclusive, down to the folder of a seed or control."""
     return run.key.removeprefix(f"{key}/").split("/")
 
 
 def _unfinished_parent(key: str, seed: Run) -> Run:
-    """Build a stand-in for a run with several seeds that has not yet written any file of its own."""
+    """Build a parent for seeds if the parent run has not yet written a file."""
     depth = seed.key.count("/") - key.count("/")
     return replace(seed, path=seed.path.parents[depth - 1], key=key, state="unfinished", metrics=(), result={})
 
@@ -290,7 +298,7 @@ def _first(results: Sequence[Mapping[str, Any]], name: str) -> Any:
 
 
 def _transfer(run: Run, config: Mapping[str, Any]) -> str:
-    """Return the way of transfer: the name of the freezing method, "control" for random weights, or "zero-shot"."""
+    """Return the way of transfer: a method of freezing, "control" for random weights, or "zero-shot"."""
     if run.result.get("zero_shot"):
         return "zero-shot"
     if run.result.get("control") is True or not config.get("init"):
@@ -302,7 +310,7 @@ def _transfer(run: Run, config: Mapping[str, Any]) -> str:
 def _control(
     run: Run, controls: Sequence[Run], metric: str, predictions: Sequence[Predictions], split: str
 ) -> Condition | None:
-    """Return the scores of the run's own control: from its result, else from the runs in its directory."""
+    """Return the scores of a run's own control, from the run's result, else from the runs in its directory."""
     seeds = [control.result for control in controls if control.is_seed and control.result]
     parents = [control.result for control in controls if not control.is_seed and control.result]
     for part, of_seeds in ((control_part(run.result), ()), (parents[0] if parents else {}, seeds)):
@@ -313,10 +321,10 @@ def _control(
 
 
 def _rename_tasks(entries: Sequence[Entry]) -> list[Entry]:
-    """Rename tasks so that runs of the same task share a name and different tasks have different names.
+    """Rename tasks so that runs of the same task have the same task name and different tasks have different names.
 
-    A task consists of its examples, labels and metric. Runs of the same task get the task name of the first run. If
-    several tasks share a name, a distinguishing detail is added: the file, else the number of classes, and so on.
+    Tasks are the same if they have the same examples, labels and main metric. Each gets the name that its first
+    run uses. If several tasks share a name, a detail is added: the file, else the number of classes, and so on.
     """
     tasks: dict[tuple[str, str], Entry] = {}
     for entry in entries:
@@ -337,7 +345,7 @@ def _identity(entry: Entry) -> tuple[str, str]:
 
 
 def _details(entry: Entry) -> tuple[str, ...]:
-    """Return details that may distinguish a task from others of the same name, most informative first."""
+    """Return details that may distinguish a task from others with its name, most informative first."""
     task, result = entry.run.config.get("task") or {}, entry.run.result
     files = task.get("files")
     file = task.get(entry.split) or (files.get(entry.split) if isinstance(files, Mapping) else None)
@@ -352,7 +360,7 @@ def _details(entry: Entry) -> tuple[str, ...]:
 
 
 def _distinguishing_details(rows: Sequence[tuple[str, ...]]) -> list[list[str]]:
-    """Find the shortest prefixes of details that make all rows distinct; empty for a single row."""
+    """Return the first details of each row that together make all rows distinct; empty for a single row."""
     prefixes: list[list[str]] = [[] for _ in rows]
     for column in zip(*rows, strict=True):
         if len({tuple(row) for row in prefixes}) < len(rows) and len(set(column)) > 1:
@@ -361,7 +369,7 @@ def _distinguishing_details(rows: Sequence[tuple[str, ...]]) -> list[list[str]]:
 
 
 def _add_comparisons(entries: Sequence[Entry]) -> list[Entry]:
-    """Add controls and differences to the entries; the verdicts in a column are corrected together."""
+    """Add controls and differences to the entries, and correct the verdicts in each column for their number."""
     entries = [_add_control(entry, entries) for entry in entries]
     differences = _correct_verdicts(
         entries,
@@ -390,10 +398,9 @@ def _correct_verdicts(entries: Sequence[Entry], column: Sequence[Difference | No
 
 
 def _add_control(entry: Entry, others: Sequence[Entry]) -> Entry:
-    """Add the control if it is a separate run on the same task, or the reason why a similar run is not the control.
+    """Add a control that is a separate run, or the reason why a similar run cannot be the control.
 
-    A control differs from the entry only in its weights. If a run of the same task with random weights differs in more,
-    or if several runs qualify, there is no control.
+    A control is a run on the same task that differs only in its weights. If several runs qualify, none is used.
     """
     if entry.condition is None or entry.is_pretraining or entry.is_control:
         return entry

@@ -1,4 +1,4 @@
-"""How runs are related: the pretraining of a finetuned run and its cost, and the settings in which two runs differ."""
+"""Relations between runs: the pretraining behind a run and its cost, and the settings in which two runs differ."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from lmtransfer.runs.labels import flatten, node_label
 #: The commands that produce pretrained encoders.
 PRETRAINED = ("pretrain", "import")
 
-#: Keys to ignore, besides those without any effect: the origin of the weights, the scored split, the task's name, and
-#: keys that hardly affect what a model learns.
+#: Further keys that are ignored when settings are compared: the origin of the weights, seeds, the scored split, the
+#: task's name, and a key that hardly affects what a model learns.
 _NOT_SETTINGS = ("init", "tokenizer_from", "seed", "seeds", "split", "task.name", "train.micro_batch_tokens")
-#: Key of the learning rate, or of the grid from which it was chosen.
+#: The key of the learning rate, or of the grid from which the rate was chosen.
 LEARNING_RATES = "learning_rates"
-#: Key of the tokenizer's fingerprint.
+#: The key of the tokenizer's fingerprint.
 TOKENIZER = "tokenizer"
 
 
 def starting_point(run: Run, runs: Sequence[Run]) -> Run | None:
-    """Find the run that ``run`` took its weights from: named by ``init``, or by ``run`` for an evaluation.
+    """Find the run whose weights ``run`` started from, which its config names as ``init`` (``run`` in an evaluation).
 
-    The path is looked up in ``runs``, then by its end (in case the runs were moved together), then on the disk. For a
-    revision, the result is the run as it was at that revision.
+    The path is searched for among ``runs``, first as a whole and then by its last parts, in case the runs were moved
+    together, and finally on disk. For a revision, the run is returned as it was at that revision.
     """
     reference = run.config.get("run" if run.command == "evaluate" else "init")
     if not reference:
@@ -67,15 +67,12 @@ def run_at_revision(run: Run, tokens: int) -> Run:
 
 
 def pretraining_run(run: Run, runs: Sequence[Run]) -> Run | None:
-    """Find the nearest pretraining run in a run's lineage; None if there is none.
-
-    An imported model counts as a pretraining run.
-    """
+    """Return the nearest pretraining run or imported model in a run's lineage; None if there is none."""
     return next((ancestor for ancestor in lineage(run, runs) if ancestor.command in PRETRAINED), None)
 
 
 def lineage(run: Run, runs: Sequence[Run]) -> list[Run]:
-    """Return the run, its starting point, the starting point's own starting point, and so on."""
+    """Return the run, its starting point, the starting point of that run, and so on."""
     ancestors: list[Run] = []
     current: Run | None = run
     while current is not None and current.weights not in {ancestor.weights for ancestor in ancestors}:
@@ -85,13 +82,13 @@ def lineage(run: Run, runs: Sequence[Run]) -> list[Run]:
 
 
 def is_pretraining(run: Run) -> bool:
-    """Whether the run trained on unlabelled text, was imported, or evaluated such a run."""
+    """Whether a run pretrained or imported an encoder, or evaluated one on held-out text."""
     measures_text = run.command == "evaluate" and bool(run.result) and run.result.get("task") is None
     return run.command in PRETRAINED or measures_text
 
 
 def pretraining_text(run: Run, runs: Sequence[Run]) -> str:
-    """Return the texts of a pretraining run and of the runs that it continued, earliest first: ``published + imdb``."""
+    """Return the names of the texts in a pretraining run's lineage, earliest first: ``published + imdb``."""
     texts = []
     for stage in reversed(lineage(run, runs)):
         if stage.command == "import":
@@ -102,9 +99,9 @@ def pretraining_text(run: Run, runs: Sequence[Run]) -> str:
 
 
 def pretraining_budget(run: Run | None, runs: Sequence[Run]) -> tuple[float | None, float | None]:
-    """Return real tokens and seconds of a pretraining run and the runs that it continued; None if unknown.
+    """Return the real tokens and the seconds of a pretraining run and its lineage; None if unknown.
 
-    The numbers of a run with several seeds are means over the seeds.
+    For a run with several seeds, both are means over the seeds.
     """
     stages = [] if run is None else lineage(run, runs)
     tokens, seconds = ([_mean_per_seed(stage, name) for stage in stages] for name in ("tokens", "seconds"))
@@ -112,13 +109,13 @@ def pretraining_budget(run: Run | None, runs: Sequence[Run]) -> tuple[float | No
 
 
 def _mean_per_seed(run: Run, name: str) -> float | None:
-    """Return the same as ``read_total``, but the mean per seed for a run with several seeds."""
+    """Return ``read_total`` divided by the number of seeds."""
     cost, seeds = read_total(run, name), run.result.get("seeds")
     return cost if cost is None or not seeds else cost / len(seeds)
 
 
 def read_total(run: Run, name: str) -> float | None:
-    """Return the ``tokens`` or ``seconds`` of a run: from its result, else from its last logged step."""
+    """Return a total, such as ``tokens`` or ``seconds``, from a run's result, else from the last logged step."""
     value = number(run.result.get(name))
     if value is not None:
         return value
@@ -126,7 +123,7 @@ def read_total(run: Run, name: str) -> float | None:
 
 
 def _same_end(path: PurePath, other: Run) -> bool:
-    """Whether the end of a path is the key of a run, such as ``pretrain/imdb``."""
+    """Whether a path ends with the key of a run, such as ``pretrain/imdb``."""
     parts = tuple(other.key.split("/"))
     return len(parts) > 1 and path.parts[-len(parts) :] == parts
 
@@ -137,13 +134,13 @@ def _total(values: Sequence[float | None]) -> float | None:
 
 
 def task_settings(run: Run, scored: Run | None = None) -> dict[str, Any]:
-    """Return the settings of a task's run by dotted key, without those that have no effect.
+    """Return the settings that affect a run on a task, by dotted key, except those that are null.
 
-    Keys with the value null are dropped. A single rate counts as a grid of one rate; a seed or a control has the grid
-    from which its rate was chosen.
+    A single learning rate counts as a grid with one rate. A seed or a control has the grid from which its rate was
+    chosen.
 
     Args:
-        scored: the evaluation of the run, if any.
+        scored: the evaluation of the run, if any; the settings of its task are included.
     """
     config = dict(run.config)
     optimizer = dict(config.pop("optimizer", None) or {})
@@ -172,16 +169,16 @@ def task_settings(run: Run, scored: Run | None = None) -> dict[str, Any]:
 
 
 def differing_keys(one: Mapping[str, Any], other: Mapping[str, Any], *, but: Sequence[str] = ()) -> list[str]:
-    """Return the keys in which two runs differ, in alphabetical order."""
+    """Return the keys whose values differ, except those in ``but``, in alphabetical order."""
     keys = sorted(one.keys() | other.keys())
     return [key for key in keys if key not in but and one.get(key) != other.get(key)]
 
 
 def differences_text(one: Mapping[str, Any], other: Mapping[str, Any], keys: Sequence[str], *, most: int = 6) -> str:
-    """Describe differences, as in ``model.dim (16 against 256), train.epochs (1 against 20)``.
+    """Describe differences: ``model.dim (16 against 256), train.epochs (1 against 20)``.
 
     Args:
-        most: maximum number of keys to name with their values; the rest are counted.
+        most: the maximum number of keys to name; the rest are only counted.
     """
     texts = [
         key if key == TOKENIZER else f"{key} ({_as_text(one.get(key))} against {_as_text(other.get(key))})"
@@ -192,7 +189,7 @@ def differences_text(one: Mapping[str, Any], other: Mapping[str, Any], keys: Seq
 
 
 def is_chosen_on_scored_split(config: Mapping[str, Any]) -> bool:
-    """Whether the checkpoint or the learning rate of a run was chosen on the examples on which it is scored."""
+    """Whether a run's checkpoint or learning rate was chosen on the examples that score the run."""
     task, rates = config.get("task") or {}, config.get("learning_rates") or ()
     has_choice = config.get("checkpoint") == "best" or len(rates) > 1
     return has_choice and bool(task) and task.get("dev_from_train") is None and config.get("split") == "dev"

@@ -1,8 +1,8 @@
-"""Reference loss curves from earlier runs of the shipped recipes, which show whether a run's loss is normal.
+"""Reference loss curves from earlier runs of the built-in recipes, which show whether a run's loss is normal.
 
-Texts differ, so losses are compared by their distance below the unigram entropy, which a model reaches that knows only
-token frequencies. Curves are compared by tokens, since machines differ in speed. The curves are package
-data; ``tests/support/write_reference_curves.py`` writes them from run directories.
+Texts differ, so losses are compared by their distance below the unigram entropy, which is the loss of a model that
+knows only token frequencies. Machines differ in speed, so curves are compared after the same number of tokens. The
+curves are package data; ``tests/support/write_reference_curves.py`` writes them from run directories.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lmtransfer.reporting.runs.collect import Run
 from lmtransfer.system.printable import count
 from lmtransfer.system.validation import value_at
 
-#: The settings in which a run and a reference must agree.
+#: The settings that must be the same in a run and its reference.
 SETTINGS = (
     "tokenizer._target_",
     "tokenizer.vocab_size",
@@ -35,20 +35,21 @@ SETTINGS = (
     "optimizer.learning_rate",
     "train.batch_tokens",
 )
-#: A distance below the unigram entropy is normal if it is at most this fraction outside the references' range.
+#: A distance is normal if it is in the range of the references, which is extended by this fraction on both sides.
 _TOLERANCE = 0.2
-#: Before this number of tokens all runs are close to the unigram entropy, so there is no remark.
+#: Minimum number of tokens for a remark; before, the loss of every run is close to the unigram entropy.
 _FEWEST_TOKENS = 300_000
 
 
 @dataclass(frozen=True, slots=True)
 class ReferenceCurve:
-    """One earlier run.
+    """The loss curve of one earlier run.
 
     Attributes:
-        settings: the run's values of ``SETTINGS``.
-        entropy: unigram entropy of the text, nats.
-        loss: smoothed training loss at each point, nats.
+        settings: the values of ``SETTINGS`` in this run.
+        part: the name of the loss, such as ``mlm``.
+        entropy: the unigram entropy of the text in nats.
+        loss: the smoothed training loss at each point in nats.
     """
 
     recipe: str
@@ -61,7 +62,7 @@ class ReferenceCurve:
     loss: tuple[float, ...]
 
     def below_entropy(self, tokens: float) -> float | None:
-        """Return the loss after ``tokens`` tokens as nats below the unigram entropy; None outside the curve."""
+        """Return by how many nats the loss is below the unigram entropy after ``tokens``; None outside the curve."""
         if not self.tokens[0] <= tokens <= self.tokens[-1]:
             return None
         return self.entropy - float(np.interp(tokens, self.tokens, self.loss))
@@ -78,7 +79,7 @@ def reference_curves() -> tuple[ReferenceCurve, ...]:
 
 
 def settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of ``SETTINGS`` in a configuration: of losses their names, of components their classes."""
+    """Return the values of ``SETTINGS`` in a configuration, with losses as names and components as class names."""
     settings: dict[str, Any] = {}
     for key in SETTINGS:
         value = value_at(config, key)
@@ -91,7 +92,7 @@ def settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def references_of(run: Run, part: str) -> list[ReferenceCurve]:
-    """Select the curves of the same recipe and loss; empty for other recipes and for runs that continue another."""
+    """Return the reference curves with a run's settings and this loss; empty for runs that continue another run."""
     if run.config.get("init") or not run.config:
         return []
     settings = settings_of(run.config)
@@ -101,7 +102,7 @@ def references_of(run: Run, part: str) -> list[ReferenceCurve]:
 def normality_text(
     references: Sequence[ReferenceCurve], *, tokens: float, loss: float, entropy: float | None
 ) -> str | None:
-    """State whether a loss is normal; None if there is no reference."""
+    """State whether a loss is normal; None if it cannot be compared with a reference."""
     if entropy is None or tokens < _FEWEST_TOKENS:
         return None
     distances = [value for curve in references if (value := curve.below_entropy(tokens)) is not None]

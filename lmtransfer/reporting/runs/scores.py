@@ -1,4 +1,4 @@
-"""The scores of a run, its control and its baselines over their seeds, and the predictions behind them."""
+"""Reads the scores of a run, its control and its baselines for each seed, and the predictions behind the scores."""
 
 from __future__ import annotations
 
@@ -18,31 +18,36 @@ from lmtransfer.tasks.metrics.scored_examples import Predictions, contributions
 from lmtransfer.verdicts.conditions import Condition, Examples, Score
 from lmtransfer.verdicts.spread import Spread, spread
 
-#: Names, or their last parts, of metrics for which lower is better.
+#: The names, or the last parts of the names, of metrics for which lower values are better.
 _LOWER = re.compile(r"(?:.*[/_ ])?(?:loss|perplexity|entropy|error|mlm|nsp|sop|lm|rtd)")
 
 
 def number(value: Any) -> float | None:
-    """Convert ``value``, such as an entry of ``metrics.jsonl``, to a finite float; None for anything else."""
+    """Return ``value`` as a float if it is a finite number, else None."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
     return float(value)
 
 
 def higher_is_better(metric: str, result: Mapping[str, Any]) -> bool:
-    """Whether higher is better: from the result, else from the metric's name (lower is better for losses)."""
+    """Whether higher values are better, according to the result, else to the metric's name."""
     direction: bool | None = result.get("higher_is_better")
     return _LOWER.fullmatch(metric.lower()) is None if direction is None else direction
 
 
 def is_worse(score: float, other: float, metric: str, result: Mapping[str, Any]) -> bool:
-    """Whether a score is worse than another, given the direction of its metric."""
+    """Whether a value of ``metric`` is worse than another."""
     return score < other if higher_is_better(metric, result) else score > other
 
 
 @dataclass(frozen=True, slots=True)
 class SeedValue:
-    """One score of a run; the seeds are None if unknown or, for the pretraining, if there is only one."""
+    """The score of one seed.
+
+    Attributes:
+        seed: None if unknown.
+        pretraining_seed: None if unknown or if there is only one.
+    """
 
     value: float
     seed: int | None = None
@@ -50,11 +55,11 @@ class SeedValue:
 
 
 def seed_values(node: Mapping[str, Any], metric: str, seeds: Sequence[Mapping[str, Any]] = ()) -> list[SeedValue]:
-    """Return the metric of each seed.
+    """Return the value of a metric for each seed.
 
     Args:
-        node: a ``result.json``, or its part about a control or a baseline.
-        seeds: each ``result.json`` from the seeds' run directories, which counts if ``node`` does not list its seeds.
+        node: a result, or its part on a control or a baseline.
+        seeds: the results in the run directories of the seeds, which are used if ``node`` does not list its seeds.
     """
     parts = node.get("seeds") or seeds or [node]
     return [
@@ -67,24 +72,24 @@ def seed_values(node: Mapping[str, Any], metric: str, seeds: Sequence[Mapping[st
 def other_metrics(
     node: Mapping[str, Any], metrics: Sequence[str], seeds: Sequence[Mapping[str, Any]] = ()
 ) -> dict[str, Spread]:
-    """Return the scores by the task's ``metrics`` other than the first; for the rest see ``seed_values``."""
+    """Return the spread of each metric in ``metrics`` except the first; see ``seed_values`` for the other arguments."""
     scores = {metric: [seed.value for seed in seed_values(node, metric, seeds)] for metric in metrics[1:]}
     return {metric: spread(values) for metric, values in scores.items() if values}
 
 
 def control_part(result: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the part of a result about the control; empty if there is none, or if the run itself is a control."""
+    """Return the part of a result on the control; empty if there is none or if the run itself is a control."""
     node = result.get("control")
     return node if isinstance(node, Mapping) else {}
 
 
 def majority(result: Mapping[str, Any], metric: str) -> float | None:
-    """Return the score of always predicting the most common label, if the result contains it."""
+    """Return the score of always predicting the most common label; None if unknown."""
     return (result.get("majority") or {}).get(metric)
 
 
 def read_answers(run: Path, problems: list[str] | None = None) -> list[Predictions]:
-    """Read the predictions of a run, its seeds, its control and its baselines; note unreadable files as problems."""
+    """Read the predictions of a run, its seeds, its control and its baselines; add unreadable files to ``problems``."""
     answers = []
     for file in prediction_files(run):
         try:
@@ -103,11 +108,11 @@ def select_predictions(
     is_control: bool = False,
     baseline: str = "",
 ) -> list[Predictions] | None:
-    """Select the predictions behind some of a run's scores, in order; None if some are missing or ambiguous.
+    """Return the predictions behind each of ``values``, in order; None if some are missing or ambiguous.
 
     Args:
-        predictions: all predictions that the run has kept.
-        baseline: the baseline with these scores; empty for a model.
+        predictions: all predictions that the run kept.
+        baseline: the name of the baseline with these scores; empty for a model.
     """
     candidates = [p for p in predictions if (p.split, p.is_control, p.baseline) == (split, is_control, baseline)]
     selection = []
@@ -124,10 +129,10 @@ def select_predictions(
 
 
 def examples_of(predictions: Sequence[Predictions], metric: str) -> Examples | None:
-    """Return the contribution of each example to each of the scores, in the order of the predictions.
+    """Return the contribution of each example to the score of each of ``predictions``.
 
     Returns:
-        None if the predictions are of different examples, or do not determine the metric.
+        None if the predictions are for different examples, or do not determine the metric.
     """
     if not predictions:
         return None
@@ -145,7 +150,7 @@ def examples_of(predictions: Sequence[Predictions], metric: str) -> Examples | N
 
 
 def mean_scores(predictions: Sequence[Predictions], score: str) -> np.ndarray:
-    """Return the mean score of each example over training runs, shape (N,); NaN if the example does not count."""
+    """Return the mean score of each example over training runs, shape (N,); NaN for examples without a score."""
     ratios = [of_seed.examples.ratios[score] for of_seed in predictions]
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.mean([ratio.parts / ratio.counts for ratio in ratios], axis=0)
@@ -162,15 +167,12 @@ def read_condition(
     is_control: bool = False,
     baseline: str = "",
 ) -> Condition | None:
-    """Read the scores of a run, its control or a baseline as a side of a comparison; None if there are none.
-
-    The condition is never paired if a seed is unknown or occurs twice. It is constant if its seeds have no effect and
-    it has only one pretraining.
+    """Return the scores of a run, its control or a baseline as a side of a comparison; None if there are none.
 
     Args:
-        node: see ``seed_values``, like ``seeds``.
+        node: see ``seed_values``, which also explains ``seeds``.
         pretraining: the run that the weights come from; None for random weights.
-        predictions: all predictions that the run has kept; for the rest see ``select_predictions``.
+        predictions: see ``select_predictions``, which also explains the other arguments.
     """
     values = seed_values(node, metric, seeds)
     if not values:
@@ -180,16 +182,40 @@ def read_condition(
         pretraining if None in (pretraining, value.pretraining_seed) else f"{pretraining}/{value.pretraining_seed}"
         for value in values
     ]
-    known = {(name, value.seed) for name, value in zip(names, values, strict=True) if value.seed is not None}
-    can_be_paired = len(known) == len(values)
-    scores = tuple(
-        Score(value.value, value.seed if can_be_paired and value.seed is not None else f"unknown {place}", name)
-        for place, (name, value) in enumerate(zip(names, values, strict=True))
-    )
-    return Condition(
-        scores,
+    return make_condition(
+        [(value.value, value.seed, name) for value, name in zip(values, names, strict=True)],
         None if selection is None else examples_of(selection, metric),
-        int(node.get("collapsed") or 0),
+        collapsed=int(node.get("collapsed") or 0),
+        constant=bool(node.get("deterministic")),
+    )
+
+
+def make_condition(
+    scores: Sequence[tuple[float, int | None, str | None]],
+    examples: Examples | None,
+    *,
+    collapsed: int,
+    constant: bool,
+) -> Condition:
+    """Build a side of a comparison.
+
+    The condition cannot be paired if a seed is unknown or occurs twice. It is constant if the seeds have no effect and
+    there is only one pretraining run.
+
+    Args:
+        scores: the value, the seed and the pretraining run for each training run; None if unknown or random.
+        constant: whether the seeds have no effect.
+    """
+    known = {(pretraining, seed) for _, seed, pretraining in scores if seed is not None}
+    can_be_paired = len(known) == len(scores)
+    is_constant = constant and len({pretraining for _, _, pretraining in scores}) == 1
+    return Condition(
+        tuple(
+            Score(value, seed if can_be_paired and seed is not None else f"unknown {index}", pretraining)
+            for index, (value, seed, pretraining) in enumerate(scores)
+        ),
+        examples,
+        collapsed,
         "" if can_be_paired else None,
-        constant=bool(node.get("deterministic")) and len(set(names)) == 1,
+        constant=is_constant,
     )

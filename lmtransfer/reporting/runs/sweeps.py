@@ -1,4 +1,4 @@
-"""Sweeps: runs in one folder that differ in the swept keys."""
+"""Finds sweeps, which are runs in one folder that differ in the swept keys."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lmtransfer.verdicts.spread import Spread, spread
 
 #: Keys that may differ between points but are not swept.
 _IGNORED_KEYS = frozenset({"name", "seed", "resume", "output_root", "run"})
-#: Stands for ``init`` in a sweep over the revisions of one run.
+#: The name of the key in a sweep over the revisions of one run, in place of ``init``.
 PRETRAINING_TOKENS = "tokens of pretraining"
 
 
@@ -23,8 +23,8 @@ class SweepPoint:
     """One combination of swept values.
 
     Attributes:
-        entries: the point's run, or several runs that differ only in the seed.
-        score: the score over these runs, or over the seeds of a single run; None if no run is finished.
+        entries: the run, or several runs that differ only in the seed.
+        score: the spread over these runs, or over the seeds of a single run; None if no run is finished.
     """
 
     values: tuple[Any, ...]
@@ -52,9 +52,9 @@ class Sweep:
 
 
 def find_sweeps(entries: Sequence[Entry]) -> list[Sweep]:
-    """Find the sweeps: at least two runs in one folder that is neither a run nor a command's folder.
+    """Find the sweeps: two or more runs in a folder that is neither a run nor the folder of a command.
 
-    Runs of several tasks form one sweep per task, since scores of different tasks are not comparable.
+    Runs on several tasks form a sweep per task, since their scores are not comparable.
     """
     folders: dict[str, dict[str, list[Entry]]] = {}
     keys = {entry.run.key for entry in entries}
@@ -80,7 +80,7 @@ def entries_outside(entries: Sequence[Entry], sweeps: Sequence[Sweep]) -> list[E
 
 
 def make_sweep(name: str, entries: Sequence[Entry]) -> Sweep | None:
-    """Build a sweep whose points are the runs of the entries; None if they differ only in the seed."""
+    """Build a sweep whose points are the runs of ``entries``; None if they differ only in the seed."""
     keys, table = values_of_sweep([entry.run for entry in entries])
     if keys == ("init",) and all(entry.source is not None for entry in entries):
         sources = [entry.source for entry in entries if entry.source is not None]
@@ -103,10 +103,10 @@ def make_sweep(name: str, entries: Sequence[Entry]) -> Sweep | None:
 
 
 def values_of_sweep(runs: Sequence[Run]) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
-    """Return the keys in which the runs differ, and the values of each run.
+    """Return the keys in which the runs differ, and each run's values of these keys.
 
-    If the folder names contain the swept keys (``optimizer.lr=0.01,model=bert_tiny``), these are used; the choice of a
-    config group is then one key although it changes many. Otherwise the configurations are compared.
+    If all folder names list overrides (``optimizer.lr=0.01,model=bert_tiny``), the keys come from these names, so that
+    the choice of a config group is a single key. Otherwise the configurations are compared.
     """
     flat = [flatten(run.config) for run in runs]
     folder_values = [parse_values(run.name) for run in runs]
@@ -127,7 +127,7 @@ def value_text(value: Any) -> str:
 
 
 def parse_values(name: str) -> dict[str, str]:
-    """Parse ``a=1,b.c=x`` into a mapping; empty if the name is not a list of overrides."""
+    """Parse a list of overrides, ``a=1,b.c=x``, to a mapping; empty for any other name."""
     parts = [part.partition("=") for part in re.split(r",(?=[\w./@+~-]+=)", name)]
     if not all(equals for _, equals, _ in parts):
         return {}
@@ -142,7 +142,7 @@ def _varying_keys(rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
 
 
 def _distinct_keys(keys: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """Keep the shortest of several keys that have the same values in every run, because the others refer to it."""
+    """Keep the shortest of several keys with the same values in every run, because the others usually refer to it."""
     columns: dict[str, list[str]] = {}
     for key in keys:
         columns.setdefault(repr([_plain(row.get(key)) for row in rows]), []).append(key)
@@ -151,7 +151,7 @@ def _distinct_keys(keys: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> tu
 
 
 def _plain(value: Any) -> Any:
-    """Convert a value so that it can be compared and hashed: numbers stay numbers, nested values become text."""
+    """Make a value comparable and hashable: text that is a number becomes a number, and nested values become text."""
     if isinstance(value, str):
         try:
             return float(value) if re.search(r"\d", value) else value

@@ -1,4 +1,4 @@
-"""The labeled data of a probe or finetuning command, read and tokenized once for all runs."""
+"""The labeled data of a probe or finetuning command, read and tokenized once for all its runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.subsets import FOLDS, fold_of, train_and_held_out
 from lmtransfer.tokenizers.base import Tokenizer
 
-#: Determines which examples a run uses: its seed, and its fold or None.
+#: The seed and the fold (or None) that determine which examples a run uses.
 Draw = tuple[int, int | None]
 
 
@@ -23,8 +23,8 @@ class RunExamples:
     """The examples of ``TaskData.train`` that a run uses, as indices.
 
     Attributes:
-        held_out: examples to choose a checkpoint or a learning rate by; empty if the dev split is used instead, or if
-            there is nothing to choose.
+        held_out: examples by which a checkpoint or a learning rate is chosen; empty if the dev split is used instead,
+            or if there is nothing to choose.
         scored: the fold to score; None to score the evaluation split.
     """
 
@@ -38,8 +38,8 @@ class TaskData:
     """The data of all runs of one command.
 
     Attributes:
-        parts: examples of each seed (and fold), with a held-out part to choose by.
-        whole: examples of each seed (and fold), all for training, for runs without a choice.
+        parts: examples of each seed (and fold), some of them held out to choose a checkpoint or a learning rate.
+        whole: examples of each seed (and fold), all for training, for runs that choose nothing.
         evaluation: the scored split; with folds, the whole training split.
         choosing: the dev split, if checkpoint and rate are chosen by it; None if they are chosen by a held-out part.
     """
@@ -52,7 +52,7 @@ class TaskData:
     split: str
 
     def join_outputs(self, outputs: Mapping[Draw, np.ndarray]) -> np.ndarray:
-        """Join the outputs for the examples that each draw scores, (rows, K) each, in the order of the evaluation."""
+        """Join the outputs (rows, K) for the examples that each draw scores, in the order of ``evaluation``."""
         encoded = self.evaluation
         values = np.zeros((len(encoded.targets), next(iter(outputs.values())).shape[1]), dtype=np.float32)
         for draw, own in outputs.items():
@@ -62,7 +62,7 @@ class TaskData:
         return values
 
     def examples_in_use(self, draw: Draw) -> np.ndarray:
-        """Return the examples of ``train`` on which a run, or the runs on the other folds, are trained or scored."""
+        """Return the examples of ``train`` that a run, or all folds of its seed, are trained or scored on."""
         part = self.whole[draw]
         return part.train if part.scored is None else np.arange(len(self.train.examples))
 
@@ -149,8 +149,8 @@ def encode_examples(task: Task, examples: Sequence[Example], tokenizer: Tokenize
 def _longest(task: Task, encoder: Encoder) -> int:
     if task.max_length is not None and task.max_length > encoder.max_length:
         raise ConfigError(
-            f"task.max_length={task.max_length}: the encoder reads at most {encoder.max_length} tokens; set this "
-            "number or less, or null"
+            f"task.max_length={task.max_length}: the encoder reads at most {encoder.max_length} tokens; set at most "
+            "this value, or null"
         )
     return task.max_length or encoder.max_length
 
@@ -160,7 +160,7 @@ def _check_gold(examples: Sequence[Example], split: str) -> None:
     if hidden:
         raise DataError(
             f"split {split}: {hidden} of {len(examples)} examples have no gold answer (-1, as in published test sets), "
-            "so the split cannot be used for training or scoring; choose another split"
+            "so this split cannot be used for training or scoring; choose another split"
         )
 
 

@@ -1,9 +1,9 @@
 """The training runs (parts) of a probe or finetuning command: both conditions, all seeds and all learning rates.
 
 Parts are trained one after the other in this process, or several at a time in separate processes (``launch.jobs``).
-Each part writes its own folder, from which it is read if it has finished. With several learning rates, each condition
-first chooses its own by unsaved runs, whose scores are written to files. All results are then combined into one, with
-those of word-counting baselines.
+Each part writes its own folder, from which the result is read if the part has finished. With several learning rates,
+each condition first chooses its own rate, by training runs of which only the scores are saved. Finally all results are
+combined into one, with those of the word-counting baselines.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ class RateTry(TypedDict, total=False):
 
 
 def try_name(part: Part) -> str:
-    """Return the name of a part that tries a learning rate: its file in the command's directory, without the ending."""
+    """Return the name of a part that tries a learning rate: the path of its file in the run directory, no suffix."""
     folders = part.folder.replace("/", "-").removeprefix("control-") or f"seed-{part.seed}"
     return f"tries/{part.condition}-{folders}-rate-{part.rate:g}"
 
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """The parts of one command; ``settings`` are one per pretraining seed."""
+    """The parts of one command; ``settings`` has one entry per pretraining seed."""
 
     command: str
     config: dict[str, Any]
@@ -91,7 +91,7 @@ class Experiment:
 
     @property
     def keeps_weights(self) -> bool:
-        """Whether the weights of finished runs are kept, which is always so for a single seed."""
+        """Whether the weights of finished runs are kept, as those of a single seed always are."""
         return self.config["keep_weights"] or len(self.seeds) * len(self.settings) == 1
 
     @property
@@ -106,7 +106,7 @@ class Experiment:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the run directory has the result of all these runs; an earlier result may be of fewer seeds."""
+        """Whether the run directory has the result of all these runs; an earlier result may cover fewer seeds."""
         if not self.directory.is_finished:
             return False
         result = self.directory.read_result(JointResult)
@@ -202,7 +202,7 @@ class Experiment:
         )
 
     def _run_jobs(self, jobs: Sequence[Job], place: Place) -> None:
-        """Run jobs; a failed part is later repeated in this process, which then raises the error."""
+        """Run jobs; ``result`` later repeats a failed part in this process, which then raises the error."""
         run_jobs([job for job in jobs if not job.is_finished], place, self.console)
 
     def _tries(self, condition: Condition) -> list[Part]:
@@ -210,7 +210,7 @@ class Experiment:
         return [part for rate in self.rates for part in self.parts(condition, rate)] if self.searches_rate else []
 
     def _learning_rate(self, condition: Condition) -> float | None:
-        """Return the learning rate of a condition's runs; None if heads are fitted instead.
+        """Return the learning rate of a condition's runs; None if heads are fitted to their optimum.
 
         A search chooses the rate with the best mean score or, among equals, with the lowest mean loss; a non-finite
         loss counts as the highest.
@@ -261,9 +261,9 @@ class Experiment:
 def baseline_results(
     setting: Setting, seeds: Sequence[int], directory: RunDirectory, *, command: str
 ) -> dict[str, BaselineResult]:
-    """Train and score a task's baselines, and write their answers; return the results by baseline name.
+    """Train and score a task's baselines, and write their predictions; return the results by baseline name.
 
-    With a fixed training set, every seed has the same answers, which are computed once.
+    With a fixed training set, every seed has the same predictions, which are computed once.
     """
     return process_group.broadcast(
         _compute_baselines(setting, seeds, directory, command) if process_group.is_main() else None
@@ -324,7 +324,7 @@ def _draws(setting: Setting, seed: int) -> list[tuple[int, int | None]]:
 
 
 def _evaluation(setting: Setting, baseline: Baseline, seed: int) -> Evaluation:
-    """Return a baseline's scores and answers on the examples that a run with this seed is scored on."""
+    """Return a baseline's scores and predictions on the examples that a run with this seed is scored on."""
     data, every = setting.data, np.arange(len(setting.data.evaluation.examples))
     outputs = {}
     for draw in _draws(setting, seed):

@@ -82,7 +82,7 @@ def next_commands(run: Path, result: JointResult, others: Sequence[str], *, root
 
 
 def below_majority(result: Result) -> str:
-    """Return a warning if a run or its control is worse than the best input-free answers; empty if neither is."""
+    """Return a warning if the run or its control is worse than predictions that ignore the input, or an empty text."""
     metric = str(result["main_metric"])
     majority = (result.get("majority") or {}).get(metric)
     if majority is None:
@@ -109,7 +109,7 @@ def class_lines(classes: Mapping[str, Mapping[str, float]]) -> list[str]:
         for name, label in names.items()
     ]
     more = len(classes) - len(lines)
-    rest = [f"  {more:,} more are in result.json"] if more else []
+    rest = [f"  {more:,} more classes are in result.json"] if more else []
     return ["by class, in percent, with the number of gold answers:", *lines, *rest] if lines else []
 
 
@@ -125,7 +125,7 @@ def remarks(result: Result) -> list[str]:
     for label, part in (("of this run", result), ("of the control", result.get("control"))):
         if part and part["collapsed"]:
             lines.append(
-                f"warning: {part['collapsed']} of {part['n']} seeds {label} give the same label to every example"
+                f"warning: {part['collapsed']} of {part['n']} seeds {label} predict the same label for every example"
                 + ("" if part.get("learning_rate") is None else "; lower the learning rate or train longer")
             )
         lines += [f"{sentence} ({label.removeprefix('of ')})" for sentence in (part or {}).get("undefined", ())]
@@ -146,9 +146,9 @@ def remarks(result: Result) -> list[str]:
     lines += [f"{search}, chosen separately for run and control"] if search else []
     truncated = {split: number for split, number in result.get("num_truncated", {}).items() if number}
     if truncated:
-        # Each seed draws its own training examples; the number counts all of them.
+        # Each seed draws its own training examples; the count covers all seeds.
         remarks_by_split = {"train": " (all seeds together)"} if result.get("n", 1) > 1 else {}
-        counts = ", ".join(f"{n:,} of {split}{remarks_by_split.get(split, '')}" for split, n in truncated.items())
+        counts = ", ".join(f"{n:,} in {split}{remarks_by_split.get(split, '')}" for split, n in truncated.items())
         lines.append(f"examples truncated to max_length: {counts}")
     if "num_train" in result:
         lines.append(

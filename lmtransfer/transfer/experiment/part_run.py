@@ -1,4 +1,4 @@
-"""The training of one part of a probe or finetuning command, with its files, and a seed's cross-validation.
+"""One training run (part) of a probe or finetuning command, with its files, and the cross-validation of a seed.
 
 Shape legend: R rows of targets, K columns of a head's outputs.
 """
@@ -43,7 +43,7 @@ _OUTPUTS = "outputs.safetensors"
 
 @dataclass(frozen=True, slots=True)
 class PartRun:
-    """The training of one part, with its files, from the start or a checkpoint to the result."""
+    """One part and its files, trained from the start or from a checkpoint up to the result."""
 
     part: Part
     directory: RunDirectory
@@ -81,7 +81,7 @@ class PartRun:
         return result
 
     def _drop_other_rate(self) -> None:
-        """Delete a run with another learning rate, since with more seeds another rate may be chosen for all runs."""
+        """Delete a run with another learning rate: with more seeds, the search may have chosen a new rate for all."""
         if not self.directory.config_path.is_file():
             return
         rate = (self.directory.read_config().get("optimizer") or {}).get("learning_rate", self.part.learning_rate)
@@ -112,7 +112,7 @@ class PartRun:
         }
 
     def _train(self, trackers: Sequence[Tracker]) -> tuple[SeedResult, Evaluation, str]:
-        """Train, and return the result, the answers, and a note if training was longer than its epochs."""
+        """Train, and return the result, the evaluation, and a note if ``train.min_steps`` lengthened the training."""
         progress = ProgressLine(quiet=not self.is_only)
         outcome = train_once(self.part, run=self.directory, trackers=trackers, progress=progress)
         assert outcome.evaluation is not None
@@ -123,7 +123,7 @@ class PartRun:
         return result, outcome.evaluation, note
 
     def _cross_validate(self) -> tuple[SeedResult, Evaluation]:
-        """Train the unfinished folds, each in a run directory of its own; return their result, and all answers."""
+        """Train the unfinished folds, each in a run directory of its own; return their joint result and evaluation."""
         data, task = self.part.setting.data, self.part.setting.task
         results, outputs = [], {}
         for fold in range(task.folds or 0):
@@ -196,7 +196,7 @@ class PartRun:
 
     def _keep(self, evaluation: Evaluation) -> None:
         if evaluation.answers is None:
-            self.say("predictions are not kept: they cannot be scored one by one, or there are too many examples")
+            self.say("predictions are not saved: they cannot be scored one by one, or there are too many of them")
             return
         part, setting = self.part, self.part.setting
         predictions = Predictions(
@@ -229,7 +229,7 @@ def write_run_files(directory: RunDirectory, config: dict[str, Any], setting: Se
 
 
 def task_of(saved: SavedRun, *, node: DictConfig | None = None, data_root: str | None = None) -> Task:
-    """Return the task that a run was trained on (without data if the run is not trusted), or the task of ``node``."""
+    """Return the task of ``node``, by default the run's own task (without data if the run is not trusted)."""
     own = saved.component("task", "data_root", "cache_dir")
     if not saved.trusted:
         task_node = OmegaConf.create(strip_data(saved.config["task"])) if node is None else node
@@ -239,7 +239,7 @@ def task_of(saved: SavedRun, *, node: DictConfig | None = None, data_root: str |
 
 
 def task_to_answer(saved: SavedRun, *, node: DictConfig | None, data_root: str | None) -> Task:
-    """Return the task to answer: the user's choice, or the run's own task."""
+    """Return the task whose split is predicted: the user's choice, or the run's own task."""
     if node is None and not saved.trusted:
         node = OmegaConf.create(restrict_task(saved.config["task"], saved.directory, data_root=data_root))
     return task_of(saved, node=node, data_root=data_root)
@@ -248,8 +248,8 @@ def task_to_answer(saved: SavedRun, *, node: DictConfig | None, data_root: str |
 def open_task_learner(saved: SavedRun, task: Task, hardware: Hardware) -> TaskLearner:
     """Return a run's learner, on the device and in evaluation mode, with outputs in the order of the task's labels.
 
-    The task may be another one with the same kind of answer and the same label names in any order; otherwise a
-    DataError is raised.
+    The task may differ from the run's own task, but must have the same kind of head and the same label names, in any
+    order; otherwise a DataError is raised.
     """
     if task.zero_shot:
         raise DataError(
@@ -276,7 +276,7 @@ def open_task_learner(saved: SavedRun, task: Task, hardware: Hardware) -> TaskLe
 
 
 def match_labels(run_labels: Sequence[str], task_labels: Sequence[str]) -> list[int] | None:
-    """Return the run's index of each of the task's labels, matched by name; None if the order is the same."""
+    """Return the index in the run of each label of the task, matched by name; None if the order is the same."""
     if list(run_labels) == list(task_labels):
         return None
     if sorted(run_labels) != sorted(task_labels):

@@ -24,7 +24,7 @@ from lmtransfer.verdicts.spread import spread
 
 @dataclass(frozen=True, slots=True)
 class BaselineResult:
-    """A baseline's result for each seed, and each example's contribution to them (None if it was not saved)."""
+    """A baseline's result for each seed, and each example's contribution to the results (None if not saved)."""
 
     results: Sequence[SeedResult]
     examples: conditions.Examples | None
@@ -100,8 +100,8 @@ def joint_result(
 ) -> JointResult:
     """Return a command's result over its seeds, with its control.
 
-    ``majority`` has the metrics of the best input-free answers; ``examples`` each example's contribution to the
-    results, and to the controls.
+    ``majority`` has the metrics of the best predictions that ignore the input; ``examples`` has each example's
+    contribution to the results, and to the controls.
     """
 
     def rate_of(condition: Sequence[SeedResult]) -> dict[str, Any]:
@@ -136,7 +136,7 @@ def joint_result(
 
 
 def summary(results: Sequence[SeedResult]) -> dict[str, Any]:
-    """Compute statistics over seeds: mean, median and deviation of the main metric; means of all other numbers."""
+    """Compute statistics over seeds: mean, median and deviation of the main metric; means of all other metrics."""
     scores = spread([result.score for result in results])
     have_weights, have_calibration, have_classes = (
         all(name in r.more for r in results) for name in ("layer_weights", "calibration", "classes")
@@ -198,7 +198,7 @@ def better_baseline(baselines: Mapping[str, BaselineResult]) -> str | None:
 def condition_of(
     results: Sequence[SeedResult], *, pretraining: str | None = None, examples: conditions.Examples | None = None
 ) -> conditions.Condition:
-    """Convert the main metric over seeds to a condition; ``pretraining`` names the weights, None if random."""
+    """Convert the scores of all seeds to a condition; ``pretraining`` names the weights, None if random."""
     scores = tuple(
         conditions.Score(
             result.score,
@@ -217,7 +217,7 @@ def condition_of(
 
 
 def majority_of(setting: Setting) -> dict[str, float] | None:
-    """Compute the metrics of the best input-free answers, such as the most frequent training label."""
+    """Compute the metrics of the best predictions that ignore the input, such as the most frequent training label."""
     task, examples = setting.task, setting.data.evaluation.examples
     answers = task.baseline(setting.data.train.examples, examples)
     return None if answers is None else task.score(examples, answers)
@@ -233,7 +233,7 @@ def majority_entry(setting: Setting) -> dict[str, Any]:
 
 
 def choice_data(setting: Setting) -> str:
-    """Name the examples on which the choice is based."""
+    """Return the name of the examples on which the choice is based."""
     return "held-out training examples" if setting.data.choosing is None else "dev"
 
 

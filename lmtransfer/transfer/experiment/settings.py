@@ -84,7 +84,7 @@ class Part:
         seed: seed of the subset, the head, the order, dropout, and a control's weights.
         learning_rate: peak learning rate; None if the head is fitted to its optimum.
         fold: the fold to score; None to score another split.
-        folder: the run's folder in the command's directory; "" if this is the only run, in the command's own directory.
+        folder: the run's folder in the command's directory; "" if the only run uses the command's directory itself.
     """
 
     setting: Setting
@@ -97,7 +97,7 @@ class Part:
 
     @property
     def rate(self) -> float:
-        """The peak learning rate of a run that has one."""
+        """The peak learning rate, which must not be None."""
         assert self.learning_rate is not None
         return self.learning_rate
 
@@ -113,7 +113,7 @@ class Part:
 
     @property
     def is_deterministic(self) -> bool:
-        """Whether every seed has the same score because nothing is random: neither examples, weights nor order."""
+        """Whether all seeds have the same score because examples, weights and order are all fixed."""
         task = self.setting.task
         return self.setting.solves and self.weights is not None and task.num_train is None and task.folds is None
 
@@ -162,7 +162,7 @@ def build_settings(
     if task.zero_shot:
         _ = task.head  # raises an error if there is nothing to train
     if cfg.task.get("labels", "") is None:
-        cfg.task.labels = list(task.labels)  # as discovered in the training file; saved with the run by name
+        cfg.task.labels = list(task.labels)  # as found in the training file; saved with the run
     if cfg.task.get("scheme", "") is None:
         cfg.task.scheme = getattr(task, "scheme", None)  # likewise
     # Check the weights against the configs before building an encoder of that size.
@@ -171,7 +171,7 @@ def build_settings(
     if runs and cfg.transfer.get("attention") == "auto":
         last_attention = attention_of(source, encoder)
         if last_attention != encoder.attention:
-            cfg.transfer.attention = last_attention  # this run's attention, also when it is loaded later
+            cfg.transfer.attention = last_attention  # so that the run is later loaded with this attention
     method: TransferMethod = build(cfg.transfer)
     method.attend(encoder)
     starts = []
@@ -183,7 +183,7 @@ def build_settings(
         with console.status("reading the text"):
             text = read_joint_text(cfg, source, method.text, cache_dir=cache_dir)
     if "pieces" in cfg.transfer:
-        cfg.transfer.pieces = method.resolve_pieces(encoder)  # this run's pieces, also when it is loaded later
+        cfg.transfer.pieces = method.resolve_pieces(encoder)  # so that the run is later loaded with these pieces
     seeds = range(cfg.seed, cfg.seed + cfg.seeds)
     with console.status(f"reading {task.name}"):
         data = read_task_data(task, source.tokenizer, encoder, seeds=seeds, split=cfg.split)
@@ -238,7 +238,9 @@ def _solves(cfg: DictConfig, setting: Setting, console: Console) -> bool:
     train = setting.data.train
     rows = max(len(train.target_rows(train.sequences_of(part.train))) for part in setting.data.whole.values())
     if rows > MAX_ROWS:
-        console.print(f"there are more than {MAX_ROWS:,} training rows ({rows:,}), so the head is trained in batches")
+        console.print(
+            f"there are more than {MAX_ROWS:,} training rows ({rows:,}), so the head is trained in batches instead"
+        )
         return False
     keys = ("checkpoint", "learning_rates", "optimizer", "schedule", "train")
     user_keys = sorted(key for key in override_keys() if key.partition(".")[0] in keys)

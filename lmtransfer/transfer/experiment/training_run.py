@@ -100,7 +100,7 @@ def train_used_rows(encoder: Encoder, tokens: np.ndarray) -> bool:
 
     A row whose token never occurs gets a zero gradient at every step, and without weight decay it never changes.
     Therefore only the used rows need gradients, moments and updates. With 4,000 sentences of SST-2 and a vocabulary of
-    30,522, they are a third of the rows, which saves a tenth of a step's time on two cores. With a vocabulary of
+    30,522, a third of the rows is used, which saves a tenth of a step's time on two cores. With a vocabulary of
     250,000, nearly all memory for gradients and moments is saved.
 
     The encoder is unchanged if it reads characters, if its table is not trained, or if most rows are used.
@@ -120,7 +120,7 @@ def train_used_rows(encoder: Encoder, tokens: np.ndarray) -> bool:
 
 
 class ExampleSources:
-    """Sources of the command's examples, with features if the encoder is frozen, and the head's inputs for them.
+    """Sources of the command's examples, with their features if the encoder is frozen, and the inputs to the head.
 
     A pretrained frozen encoder produces the same features for every seed, so they are computed once for all seeds. A
     control's features are computed for its own examples, and deleted when the next seed starts.
@@ -184,11 +184,11 @@ class Outcome:
     """The outcome of one training run.
 
     Attributes:
-        evaluation: evaluation on the scored split; None for a try of a learning rate.
+        evaluation: evaluation on the scored split; None if the run only tries a learning rate.
         choosing_score: the main metric at the chosen checkpoint, on the examples by which it was chosen; None if there
             are no such examples.
-        num_trained: number of parameters that the optimizer updated; for token embeddings, only the rows that the
-            examples use, if no other rows were updated.
+        num_trained: number of parameters that the optimizer updated; of the token embeddings, only the used rows count
+            if no others were updated.
         was_lengthened: whether ``train.min_steps`` made training longer than its epochs.
         losses: the latest value of each loss by name, in joint training; otherwise empty.
     """
@@ -212,7 +212,7 @@ def train_once(
 ) -> Outcome:
     """Train one encoder and head, and score it.
 
-    A ``run`` that has started is resumed. Without a run, the training tries a learning rate: it is neither saved nor
+    A ``run`` that has started is resumed. If ``run`` is None, training only tries a learning rate: nothing is saved or
     scored on the evaluation split. Raises Interrupted on SIGTERM or Ctrl-C.
     """
     setting, seed = part.setting, part.seed

@@ -6,9 +6,8 @@ kinds of answer, K logits of a token, L maximum number of tokens in an answer.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -19,7 +18,7 @@ from lmtransfer.models.base import Encoder
 from lmtransfer.tasks.heads import HeadSpec, SpanSpec, SpanTargets
 from lmtransfer.tasks.source import TaskBatch
 from lmtransfer.training.learner import Loss
-from lmtransfer.transfer.heads.base import Activation, Head, Pieces, at_least_float32
+from lmtransfer.transfer.heads import Head, HeadLayers, Pieces, at_least_float32
 from lmtransfer.transfer.pooling import owners, segment_sum
 
 _LOWEST = float("-inf")
@@ -43,8 +42,8 @@ class SpanHead(Head):
 
     Args:
         max_answer_tokens: maximum number of tokens in an answer.
-        null: which token of a sequence is the null token: the first ([CLS]), or the last, if only the last token has
-            seen the whole sequence (causal encoders).
+        null: the null token of a sequence: the first token ([CLS]), or the last one, which alone has seen the whole
+            sequence in a causal encoder.
     """
 
     loss_name: ClassVar[str] = "span"
@@ -52,24 +51,13 @@ class SpanHead(Head):
 
     def __init__(
         self,
+        layers: HeadLayers,
         *,
-        input_dim: int,
         max_answer_tokens: int,
         num_labels: int = 0,
         null: Literal["first", "last"] = "first",
-        hidden_dim: int | None = None,
-        activation: Activation = "tanh",
-        dropout: float = 0.1,
-        hidden_dropout: float = 0.0,
     ) -> None:
-        super().__init__(
-            input_dim=input_dim,
-            num_labels=num_labels,
-            hidden_dim=hidden_dim,
-            activation=activation,
-            dropout=dropout,
-            hidden_dropout=hidden_dropout,
-        )
+        super().__init__(layers, num_labels=num_labels)
         self.max_answer_tokens = max_answer_tokens
         self.null = null
 
@@ -81,14 +69,14 @@ class SpanHead(Head):
 
     @classmethod
     @override
-    def of(cls, spec: HeadSpec, encoder: Encoder, layers: Mapping[str, Any], *, pieces: Pieces) -> SpanHead:
-        """Build the head; the task sets the longest answer, and the null token has seen the whole sequence."""
+    def of(cls, spec: HeadSpec, encoder: Encoder, layers: HeadLayers, *, pieces: Pieces) -> SpanHead:
+        """Build the head; the task sets the maximum answer length; the null token has seen the whole sequence."""
         assert isinstance(spec, SpanSpec)
         return cls(
+            layers,
             num_labels=spec.num_labels,
             max_answer_tokens=spec.max_answer_tokens or encoder.max_length,
             null="last" if encoder.attention == "causal" else "first",
-            **layers,
         )
 
     @property
@@ -127,7 +115,7 @@ class SpanHead(Head):
 
 @dataclass(frozen=True, slots=True)
 class _Windows:
-    """Positions of a batch's passages; token indices are over the whole batch, int64.
+    """Positions of a batch's passages; token indices count over the whole batch, int64.
 
     Attributes:
         begin_S: first token of each sequence.
@@ -171,8 +159,8 @@ class _Windows:
         """Return the span in each passage whose start and end logits have the highest sum.
 
         All valid pairs are compared, using a table (T, L) of the end logits of the L tokens from each token on. The
-        result is first and last token, as indices in the sequence, and the score; -1, -1 and minus infinity without a
-        valid span. (S,) each.
+        result is the first and the last token, as indices in the sequence, and the score, (S,) each; without a valid
+        span they are -1, -1 and minus infinity.
         """
         place_T = self._places()
         tokens_left_T = self.stop_S[self.owner_T] - place_T

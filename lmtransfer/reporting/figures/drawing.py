@@ -1,4 +1,4 @@
-"""The kinds of figures, each with a function that draws a panel on a pair of axes."""
+"""Draws charts; each kind of panel has a function that draws the panel on a pair of axes."""
 
 from __future__ import annotations
 
@@ -44,26 +44,26 @@ from lmtransfer.reporting.figures.style import (
 from lmtransfer.system.printable import count_formatter, format_difference, format_metric, time_unit
 from lmtransfer.verdicts.spread import Spread
 
-#: Input of ``label_ends``: the end of a line, its label, its color.
+#: The end of a line, as ``label_ends`` needs it: the y value, the label and the color.
 End = tuple[float, str, str]
 
-#: Maximum distance between the points of two lines at the same name, and between the first and the last line;
-#: neighboring names are 1 apart.
+#: Maximum distance between two lines at the same name, and between the first and the last line; neighboring names are
+#: 1 apart.
 _OFFSET, _ALL_OFFSET = 0.17, 0.7
-#: The same two distances at the same number, in typographic points; with more than ``_MAX_APART`` numbers, lines are
-#: not shifted.
+#: The same two distances at the same number on the x axis, in typographic points. If there are more than ``_MAX_APART``
+#: numbers, lines are not shifted.
 _ASIDE, _ALL_ASIDE, _MAX_APART = 5.0, 30.0, 8
 #: Minimum distance between ticks, as a fraction of the axis.
 _TICK_GAP = 0.065
-#: Total number of letters in names that fit side by side on an x axis.
+#: Maximum total number of letters in names that are written horizontally below an x axis.
 _MAX_LETTERS = 60
 #: Letters per inch in a legend.
 _LETTERS_PER_INCH = 15
 #: Total width of the bars at one name.
 _BARS = 0.8
-#: Maximum number of points in a loss curve; more points than pixels would only make the file larger.
+#: Maximum number of points in a loss curve; more points would be invisible and only make the file larger.
 _MAX_POINTS = 500
-#: Maximum number of phase starts drawn for one run.
+#: Maximum number of phases whose start is drawn for one run.
 _MAX_CHANGES = 8
 
 
@@ -78,7 +78,7 @@ def draw(chart: Chart, folder: Path) -> SavedFigure:
         ratios = [2 if kind == "differences" else 3 for kind in kinds]
         all_axes = figure.subplots(1, len(panels), squeeze=False, sharey=shared, width_ratios=ratios)[0]
         ends = [_DRAW[panel.kind](axes, panel) for axes, panel in zip(all_axes, panels, strict=True)]
-        figure.draw_without_rendering()  # positions the axes, so that the height of labels is known
+        figure.draw_without_rendering()  # this positions the axes, which ``label_ends`` needs
         for place, kind in enumerate(kinds):
             if kind not in kinds[place + 1 :]:  # panels of one kind have the same lines
                 label_ends(all_axes[place], [end for end in ends[place] if end[1]])
@@ -106,14 +106,14 @@ def _with_colors(series: Sequence[Series]) -> Iterator[tuple[Series, str]]:
 
 
 def draw_points(axes: Any, panel: Panel) -> list[End]:
-    """Draw scores against numbers or names: a line per series, whiskers of one deviation, a dot per seed."""
+    """Draw scores against numbers or names, with a line per series, a whisker of one deviation, and a dot per seed."""
     series = panel.series
     factor, heading = unit(panel.y)
     keys, numeric = panel.places, are_numbers(panel.places)
     if numeric:
         keys.sort(key=float)
     at = {value: float(value) if numeric else float(index) for index, value in enumerate(keys)}
-    offset = 0.0 if numeric else min(_OFFSET, _ALL_OFFSET / len(series))  # beside each other
+    offset = 0.0 if numeric else min(_OFFSET, _ALL_OFFSET / len(series))
     ends, has_deviations, has_dots, num_colors = [], False, False, 0
     has_many_lines = sum(not line.is_control for line in series) > MAX_CURVES
     for number, (line, ink) in enumerate(_with_colors(series)):
@@ -159,7 +159,7 @@ def draw_points(axes: Any, panel: Panel) -> list[End]:
 
 
 def _shift(axes: Any, artists: Sequence[Any], points: float) -> None:
-    """Shift artists to the right by a number of typographic points, whatever the scale of the axis."""
+    """Shift artists to the right by a number of typographic points, independently of the scale of the axis."""
     from matplotlib.transforms import ScaledTranslation
 
     translation = ScaledTranslation(points / 72, 0.0, axes.figure.dpi_scale_trans)
@@ -168,7 +168,7 @@ def _shift(axes: Any, artists: Sequence[Any], points: float) -> None:
 
 
 def _set_places(axes: Any, places: list[float], keys: Sequence[Place], *, counts: bool) -> set[float]:
-    """Set scale, limits and ticks of the x axis; return the positions with ticks, which exclude crowded ones."""
+    """Set the scale, limits and ticks of the x axis, and return the positions that have a tick."""
     if not are_numbers(keys):
         names = [shorten(str(key), 22) for key in keys]
         overlap = sum(len(name) + 2 for name in names) > _MAX_LETTERS
@@ -194,7 +194,7 @@ def _set_places(axes: Any, places: list[float], keys: Sequence[Place], *, counts
 
 
 def _choose_ticks(places: Sequence[float]) -> list[int]:
-    """Choose the positions that get a tick, in ascending order: the first, the last, and those far enough apart."""
+    """Return the indices of the places that get a tick: the first, the last, and those far enough from other ticks."""
     gap, ticks = _TICK_GAP * (places[-1] - places[0]), [0]
     for index, place in enumerate(places[1:-1], start=1):
         if place - places[ticks[-1]] >= gap and places[-1] - place >= gap:
@@ -222,7 +222,7 @@ def _label(axes: Any, text: str, point: tuple[float, float], above: float) -> No
 
 
 def draw_curves(axes: Any, panel: Panel) -> list[End]:
-    """Draw a metric during training: the mean over seeds as a line, each seed behind it as a line with dots."""
+    """Draw a metric during training: the mean over seeds as a thick line, and each seed as a thin line with dots."""
     factor, heading = unit(panel.y)
     ends, has_seeds = [], False
     for line, ink in _with_colors(panel.series):
@@ -252,10 +252,10 @@ def draw_curves(axes: Any, panel: Panel) -> list[End]:
 
 
 def draw_loss(axes: Any, panel: Panel) -> list[End]:
-    """Draw the training and validation loss of pretraining runs against tokens or seconds.
+    """Draw the training and validation losses of pretraining runs against tokens or seconds.
 
-    The seeds of a run share a color and a label. Each seed has a thin line with a dot at every validation, or at the
-    end of the line if there was no validation.
+    The seeds of a run share a color and a label. Each seed is a thin line with a dot at every validation, or at the end
+    if there was no validation.
     """
     by_tokens = panel.x == "tokens"
     scale, time = time_unit(max((curve.seconds[-1] for curve in panel.losses if curve.seconds), default=0.0))
@@ -291,7 +291,7 @@ def draw_loss(axes: Any, panel: Panel) -> list[End]:
 
 
 def _draw_seed_loss(axes: Any, curve: LossCurve, ink: str, scale: float, *, by_tokens: bool, is_single: bool) -> None:
-    """Draw a seed's smoothed loss and its validations; of a single seed also the logged values, behind the line."""
+    """Draw the smoothed loss and the validations of a seed, and for a single seed also the logged losses."""
     x = np.asarray(curve.tokens if by_tokens else curve.seconds, dtype=float) / scale
     smooth, stride = curve.smooth, max(1, len(x) // _MAX_POINTS)
     if is_single and len(x) >= 60:  # shorter curves are not smoothed
@@ -310,7 +310,7 @@ def _draw_seed_loss(axes: Any, curve: LossCurve, ink: str, scale: float, *, by_t
 
 
 def _draw_references(axes: Any, curves: Sequence[LossCurve]) -> None:
-    """Draw the curves of earlier runs in gray, shifted to the unigram entropy of the run's text."""
+    """Draw reference curves in gray, shifted by the difference between the unigram entropies of the two texts."""
     references = {
         id(reference): (reference, curve.plateau)
         for curve in curves
@@ -338,7 +338,7 @@ def _note(
     offset: tuple[int, int],
     ink: str = "#666666",
 ) -> None:
-    """Write a small note beside a line: above a horizontal line, below the top of a vertical line."""
+    """Write a small note at a position, on the side to which ``offset`` points."""
     axes.annotate(
         text,
         at,
@@ -353,7 +353,7 @@ def _note(
 
 
 def draw_bars(axes: Any, panel: Panel, *, vertical: bool = False) -> list[End]:
-    """Draw bars from zero, side by side at each name: mean, deviation, a dot per seed."""
+    """Draw a bar for each mean, with a whisker of one deviation and a dot per seed; bars with one name are adjacent."""
 
     def at(place: Any, value: Any) -> tuple[Any, Any]:
         return (place, value) if vertical else (value, place)
@@ -404,7 +404,7 @@ def draw_bars(axes: Any, panel: Panel, *, vertical: bool = False) -> list[End]:
     has_spread = any(score.deviation is not None for line in bars for _, score in line.points)
     subtitle(axes, "bar: mean, whisker: deviation, dots: seeds" if has_spread else "")
     if any(line.label for line in bars):
-        letters = [len(line.label) + 8 for line in bars]  # including the color and a space
+        letters = [len(line.label) + 8 for line in bars]  # with the colored patch and a gap
         fit = axes.figure.get_size_inches()[0] * _LETTERS_PER_INCH
         columns = len(bars) if sum(letters) <= fit else max(1, int(fit / max(letters)))
         side = "left" if vertical else "right"
@@ -426,7 +426,7 @@ def _set_names(axes: Any, names: Sequence[Place], heading: str, *, vertical: boo
 
 
 def draw_differences(axes: Any, panel: Panel) -> list[End]:
-    """Draw the difference between each bar and its control, with the interval that decides the verdict."""
+    """Draw the difference between each bar and its control, with the interval on which the verdict is based."""
     factor, _ = unit(panel.y)
     axes.axvline(0.0, color=GRAY, linewidth=1.2)
     low = high = 0.0
@@ -438,7 +438,7 @@ def draw_differences(axes: Any, panel: Panel) -> list[End]:
             axes.errorbar(delta, place, xerr=error or None, fmt="o", color=ink, markersize=7, linewidth=2, capsize=4)
             _label(axes, f"{format_difference(difference.delta, panel.y)}  {difference.verdict}", (delta, place), 8)
             low, high = min(low, delta - error), max(high, delta + error)
-    margin = 0.35 * (high - low) or 1.0  # space for the text beside the outermost dots
+    margin = 0.35 * (high - low) or 1.0  # room for the text at the outermost dots
     axes.set_xlim(low - margin, high + margin)
     axes.grid(visible=False, axis="y")
     axes.set_xlabel("difference from control" + (" (points)" if factor == 100.0 else ""))
@@ -447,7 +447,7 @@ def draw_differences(axes: Any, panel: Panel) -> list[End]:
 
 
 def draw_reliability(axes: Any, panel: Panel) -> list[End]:
-    """Draw the accuracy of each bin against its mean confidence; calibrated probabilities are on the diagonal."""
+    """Draw accuracy against mean confidence for each bin; calibrated probabilities lie on the diagonal."""
     axes.plot([0, 100], [0, 100], color=GRAY, linewidth=1.2, linestyle=DASHES)
     for line, ink in _with_colors(panel.series):
         if line.points:

@@ -1,4 +1,4 @@
-"""The variance of a mean score, or of the difference between two mean scores, over other seeds and examples.
+"""The difference between two mean scores: how their seeds are paired, and the variance over seeds and examples.
 
 A score is the sum of a true value and the random effects of its pretraining seed, its finetuning seed (subset, order,
 head), the scored examples, and their interactions. The variance of each effect is estimated from sums of squares by
@@ -21,7 +21,7 @@ from typing import Literal
 import numpy as np
 
 from lmtransfer.verdicts.conditions import Condition, Examples
-from lmtransfer.verdicts.spread import combine
+from lmtransfer.verdicts.intervals import combine
 
 Key = frozenset[int | str]
 
@@ -106,7 +106,9 @@ def lay_out(condition: Condition, examples: np.ndarray | None) -> tuple[Conditio
         [[places_by_score[name, seed] for seed in common] for name in seeds_by_pretraining], dtype=np.int64
     )
     left_out = len(condition.scores) - places.size
-    notes = [f"{left_out} scores are left out, because a pretraining lacks their finetuning seed"] if left_out else []
+    notes = (
+        [f"{left_out} scores are left out, because a pretraining run lacks their finetuning seed"] if left_out else []
+    )
     if not common:  # pretrainings share only some seeds, so the rows would not be independent
         return ConditionRows((), np.array([values.mean()]), None, False, None), notes
     return ConditionRows(

@@ -1,11 +1,8 @@
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from lmtransfer.config.sweep import in_sweep, point_suffix, sweep_name
-from lmtransfer.launch.sweep_points import SweepPoint, read_points
+from lmtransfer.config.sweep_names import in_sweep, point_suffix, sweep_name
 
 
 def test_outside_a_sweep_a_name_is_a_name() -> None:
@@ -30,14 +27,3 @@ def test_what_cannot_be_in_a_file_name_is_replaced_and_stays_distinct() -> None:
     assert len(set(names)) == len(names)
     assert all("/" not in name and " " not in name and len(name) <= 140 for name in names)
     assert names[0].startswith("a=x-y-")
-
-
-def test_points_are_read_back_in_the_order_of_the_sweep(tmp_path: Path) -> None:
-    points = [
-        SweepPoint(number, f"seed={number}", Path(f"runs/{number}") if number % 2 else None) for number in range(11)
-    ]
-    points[4].error = "no\nluck"
-    points[5].seconds = 1.5
-    for point in reversed(points):
-        point.write(tmp_path)
-    assert read_points(tmp_path) == points

@@ -1,4 +1,4 @@
-"""The models that answer examples: a run's learner, an ensemble of its seeds, or a pretraining run's masked head."""
+"""Predictions for the examples of a task, and entities in running text, from one run or from several seeds."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from lmtransfer.transfer.scoring import run_head
 
 
 def open_runs(path: str, *, ensemble: bool, trust: bool) -> list[SavedRun]:
-    """Open the run at ``path``: the first seed of several, or all seeds with ``ensemble``."""
+    """Open the first seed of the run at ``path``, or all seeds with ``ensemble``."""
     folders = task_run_folders(path)
     if ensemble and len(folders) == 1:
         raise RunDirectoryError(
@@ -35,8 +35,8 @@ def open_runs(path: str, *, ensemble: bool, trust: bool) -> list[SavedRun]:
     return [open_saved(folder, key="run", trust=trust) for folder in (folders if ensemble else folders[:1])]
 
 
-class TaskAnswers:
-    """A run's answers to examples of a task.
+class TaskPredictor:
+    """A run's predictions for examples of a task.
 
     Args:
         runs: one run, or several seeds, whose probabilities (scores for regression) are averaged.
@@ -45,7 +45,7 @@ class TaskAnswers:
     def __init__(self, runs: Sequence[SavedRun], task: Task, hardware: Hardware, notes: Notes) -> None:
         if len(runs) > 1 and not task.head.has_mean:
             raise ConfigError(
-                f"ensemble=true: the answers of a {task.head.kind} task cannot be averaged over seeds; remove ensemble="
+                f"ensemble=true: predictions of a {task.head.kind} task cannot be averaged; leave ensemble out"
             )
         self._task, self._hardware, self._notes = task, hardware, notes
         self._tokenizer = runs[0].tokenizer
@@ -56,8 +56,8 @@ class TaskAnswers:
         """The encoder of the first run."""
         return self._learners[0].encoder
 
-    def answer(self, examples: Sequence[Example]) -> list[Answer]:
-        """Answer each example, in order."""
+    def predict(self, examples: Sequence[Example]) -> list[Answer]:
+        """Predict the answer to each example, in order."""
         if not examples:
             return []
         encoded = encode_examples(self._task, examples, self._tokenizer, self.encoder)
@@ -69,32 +69,33 @@ class TaskAnswers:
         return list(self._task.answers(encoded, output))
 
     def lines(self, examples: Sequence[Example]) -> list[dict[str, Any]]:
-        """Answer each example with a JSON object that has the example's id."""
+        """Return the prediction for each example as a JSON object with the example's id."""
         lines: list[dict[str, Any]] = []
-        for example, answer in zip(examples, self.answer(examples), strict=True):
+        for example, answer in zip(examples, self.predict(examples), strict=True):
             lines.append({"id": example.id, **self._task.echo(example), **answer.as_dict()})
         return lines
 
 
-class EntityAnswers:
+class EntityPredictor:
     """The entities that a tagger finds in running texts."""
 
     def __init__(self, runs: Sequence[SavedRun], task: Task, hardware: Hardware, notes: Notes) -> None:
         if task.head.kind != TaggingSpec.kind:
             raise ConfigError(
-                f"entities=true: the task must tag words, but {task.name} is a {task.head.kind} task; remove entities="
+                f"entities=true: the task must tag words, but {task.name} is a {task.head.kind} task; leave "
+                "entities out"
             )
         self._task, self._tokenizer = task, runs[0].tokenizer
-        self._answers = TaskAnswers(runs, task, hardware, notes)
+        self._predictor = TaskPredictor(runs, task, hardware, notes)
 
     def lines(self, examples: Sequence[TextExample]) -> list[dict[str, Any]]:
-        """Answer with one object per text: ``id``, ``text`` and ``entities``."""
+        """Return one JSON object per text: ``id``, ``text`` and ``entities``."""
         spans = [word_spans(example.text, self._tokenizer) for example in examples]
         tagged = [
             TaggedExample(example.id, tuple(example.text[start:end] for start, end in words))
             for example, words in zip(examples, spans, strict=True)
         ]
-        answers: Iterator[Any] = iter(self._answers.answer([sentence for sentence in tagged if sentence.words]))
+        answers: Iterator[Any] = iter(self._predictor.predict([sentence for sentence in tagged if sentence.words]))
         return [
             {
                 "id": example.id,

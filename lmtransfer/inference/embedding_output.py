@@ -1,4 +1,4 @@
-"""The vectors of all texts in an input, written in order with one window of rows in memory at a time."""
+"""Writes one vector for each text of an input, in order, with one window of rows in memory at a time."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class TextRows:
-    """An open input.
+    """An input that is open for reading.
 
     Attributes:
-        schema: the columns. Parquet columns keep their types; all others are texts.
+        schema: the columns; those of Parquet files keep their types, and all others are strings.
     """
 
     name: str
@@ -101,7 +101,7 @@ def open_rows(
     if file_format == "text":
         for key, value in (("text_column", text_column), ("delimiter", delimiter)):
             if value is not None:
-                raise ConfigError(f"{key}={value}: an input with format=text has no columns; remove {key}=")
+                raise ConfigError(f"{key}={value}: an input with format=text has no columns; leave {key} out")
         texts = ((clean(line, f"{source.name}:{number}", notes),) for number, line in lines)
         return _rows_of_texts(source.name, (TEXT_COLUMNS[0],), 0, texts, group)
     layout = TableLayout(
@@ -151,21 +151,21 @@ def _as_text(value: Any, where: str, notes: Notes) -> str | None:
 
 
 def _rows_of_texts(
-    name: str, columns: Sequence[str], text_place: int, records: Iterable[Sequence[str | None]], group: int
+    name: str, columns: Sequence[str], text_index: int, records: Iterable[Sequence[str | None]], group: int
 ) -> TextRows:
     schema = pa.schema([(column, pa.large_string()) for column in columns])
-    return TextRows(name, schema, _text_windows(records, text_place, schema, group))
+    return TextRows(name, schema, _text_windows(records, text_index, schema, group))
 
 
 def _text_windows(
-    records: Iterable[Sequence[str | None]], text_place: int, schema: pa.Schema, group: int
+    records: Iterable[Sequence[str | None]], text_index: int, schema: pa.Schema, group: int
 ) -> Iterator[Window]:
     rows: list[Sequence[str | None]] = []
     size = 0
 
     def window() -> Window:
         arrays = [pa.array(column, pa.large_string()) for column in zip(*rows, strict=True)]
-        return Window([row[text_place] or "" for row in rows], pa.Table.from_arrays(arrays, schema=schema))
+        return Window([row[text_index] or "" for row in rows], pa.Table.from_arrays(arrays, schema=schema))
 
     for row in records:
         rows.append(row)
@@ -181,22 +181,22 @@ def _parquet_windows(
     columns: Columns, column: str, encoding_errors: EncodingErrors, notes: Notes, group: int
 ) -> Iterator[Window]:
     texts: list[str] = []
-    waiting: list[pa.RecordBatch] = []
+    batches: list[pa.RecordBatch] = []
     size = 0
     for file, first, batch in columns.batches():
         for row, text in enumerate(texts_of(batch.column(column), file, first, encoding_errors, notes), start=first):
             texts.append(clean(text or "", f"{file}:row {row}", notes))
             size += len(texts[-1])
-        waiting.append(batch)
+        batches.append(batch)
         if len(texts) >= group or size >= _WINDOW_CHARACTERS:
-            yield Window(texts, pa.Table.from_batches(waiting))
-            texts, waiting, size = [], [], 0
-    if waiting:
-        yield Window(texts, pa.Table.from_batches(waiting))
+            yield Window(texts, pa.Table.from_batches(batches))
+            texts, batches, size = [], [], 0
+    if batches:
+        yield Window(texts, pa.Table.from_batches(batches))
 
 
 class _NpyWriter:
-    """Writes vectors alone as a float32 array (N, E) for ``numpy.load``, which can also memory-map the file.
+    """Writes only the vectors, as a float32 array (N, E) for ``numpy.load``, which can also memory-map the file.
 
     The header contains the number of rows, so it is rewritten at the end; numpy reserves space for that number.
     """
@@ -240,7 +240,7 @@ class _ParquetWriter:
 
 
 class _Spool(_ParquetWriter):
-    """Keeps rows and vectors in a temporary file without a name, which the system deletes when the process ends."""
+    """Keeps rows and vectors in an unnamed temporary file, which the system deletes when the process ends."""
 
     def __init__(self, folder: Path, *, dim: int, schema: pa.Schema) -> None:
         self._folder = folder
@@ -257,8 +257,8 @@ class _Spool(_ParquetWriter):
     def parts(self) -> Iterator[tuple[pa.Table, np.ndarray]]:
         """Yield the rows and their vectors (N, E) in the parts in which they were written."""
         file = pq.ParquetFile(self._file)
-        for number in range(file.num_row_groups):
-            table = file.read_row_group(number)
+        for group in range(file.num_row_groups):
+            table = file.read_row_group(group)
             vectors = table.column(table.num_columns - 1).combine_chunks()
             dim = vectors.type.list_size
             yield table.select(range(table.num_columns - 1)), vectors.values.to_numpy().reshape(-1, dim).copy()
@@ -268,7 +268,7 @@ _ENDINGS = (".npy", ".parquet")
 
 
 def check_ending(output: str) -> None:
-    """Raise an error unless a format has the output's file ending."""
+    """Raise an error unless the output's file name ends in .npy or .parquet."""
     if Path(output).suffix.lower() not in _ENDINGS:
         raise ConfigError(f"output={output}: the file name must end in {' or '.join(_ENDINGS)}")
 
@@ -284,7 +284,7 @@ def embed_rows(
     vector_column: str,
     progress: Callable[[int], None],
 ) -> int:
-    """Write one vector per row and return their number; the output appears once it is complete.
+    """Write one vector per row, and return the number of rows; the output file appears once it is complete.
 
     Vectors are standardized with the mean and deviation from the run's training, if the run has them. Otherwise the
     mean and deviation over all input texts are needed, so the vectors are first written to a temporary file.

@@ -23,12 +23,13 @@ from lmtransfer.tasks.subsets import FOLDS
 if TYPE_CHECKING:
     from lmtransfer.tasks.base import Task
 
+
 #: Maximum size of a file that is read for a report.
 MAX_BYTES = 64 << 20
-#: Usual ratio of the unpacked size of a file to its compressed size.
+#: Typical ratio of a file's unpacked size to its compressed size.
 _EXPANSION = 5
 _HUB = ("hub", "hub_dataset")
-#: Exceptions besides lmtransfer's own that mean a foreign file cannot be read; its texts are then missing.
+#: Exceptions besides lmtransfer's own which mean that a file cannot be read, so that its texts are missing.
 _UNREADABLE = (OSError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 
@@ -79,7 +80,7 @@ class TaskTexts(Texts):
             if not is_trusted:
                 settings = restrict_task(node, directory, data_root=data_root)
         except LmtransferError:
-            return f"the run is from elsewhere, and its task {answers.task} names files outside the data folder"
+            return f"the run comes from someone else, and its task {answers.task} names files outside the data folder"
         values = {name: None if name in _HUB else value for name, value in settings.items()}
         if values.get("labels", ()) is None:
             values["labels"] = list(answers.examples.labels)  # otherwise the training split would be read for them

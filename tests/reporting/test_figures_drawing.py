@@ -15,8 +15,8 @@ from matplotlib.colors import to_hex
 from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
 
-from lmtransfer.reporting.figures import kinds
-from lmtransfer.reporting.figures.kinds import draw_points
+from lmtransfer.reporting.figures import drawing
+from lmtransfer.reporting.figures.drawing import draw_points
 from lmtransfer.reporting.figures.scores import layer_panel
 from lmtransfer.reporting.figures.spec import Chart, LossCurve, Panel, Series, moving_average
 from lmtransfer.reporting.figures.style import (
@@ -53,7 +53,7 @@ def of_panel(panel: Panel) -> tuple[Figure, list[str]]:
     """A figure with one panel, and the labels of its lines."""
     with figure_style("t"):
         figure = new_figure("t", width=7.2, height=3.9)
-        ends = kinds._DRAW[panel.kind](figure.subplots(), panel)
+        ends = drawing._DRAW[panel.kind](figure.subplots(), panel)
     return figure, [text for _, text, _ in ends]
 
 
@@ -74,7 +74,7 @@ def approximately(points: list[tuple[float, float]]) -> Any:
 
 def saved(folder: Path, name: str = "x") -> SavedFigure:
     panels = (Panel("loss", "tokens", "mlm", losses=(LOSS,)), Panel("loss", "seconds", "", losses=(LOSS,)))
-    return kinds.draw(Chart(name, "t", panels), folder)
+    return drawing.draw(Chart(name, "t", panels), folder)
 
 
 def test_a_saved_figure_has_its_labels_as_text_and_the_same_bytes_again(tmp_path: Path) -> None:

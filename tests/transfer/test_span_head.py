@@ -1,4 +1,4 @@
-"""The span head against loops over every legal span."""
+"""The span head, compared with loops over all valid spans."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from fakes.heads import Rows, asked, check_against_loop, check_batch_is_its_sequ
 from support.gpu_device import gpu
 from torch import Tensor, nn
 
-from lmtransfer.transfer.heads.span import SpanHead
+from lmtransfer.transfer.heads import HeadLayers
+from lmtransfer.transfer.span_head import SpanHead
 
 Null = Literal["first", "last"]
 NULLS: list[Null] = ["first", "last"]
@@ -26,12 +27,12 @@ ROWS: list[Rows] = [
     [[-1, -1, -1, 2, 2]],
     [[3, 5, -1, 2, 6]],
 ]
-#: The same without another kind.
+#: The same without other kinds of answer.
 PLAIN: list[Rows] = [[[*row[:2], -1, *row[3:]] for row in rows] for rows in ROWS]
 
 
 def _head(num_labels: int = 0, null: Null = "first", longest: int = 3) -> SpanHead:
-    return SpanHead(input_dim=6, num_labels=num_labels, max_answer_tokens=longest, null=null)
+    return SpanHead(HeadLayers(input_dim=6), num_labels=num_labels, max_answer_tokens=longest, null=null)
 
 
 def _rows(num_labels: int) -> list[Rows]:
@@ -86,7 +87,7 @@ def test_large_logits_do_no_harm() -> None:
 
 
 def _best(tokens: Tensor, first: int, stop: int, longest: int) -> tuple[float, int, int]:
-    """Score, start and end of the best span, the first and then the shortest of equal ones."""
+    """Return score, start and end of the best span; on a tie the first, then the shortest."""
     best = (float("-inf"), -1, -1)
     for start in range(first, stop):
         for end in range(start, min(stop, start + longest)):
@@ -142,13 +143,17 @@ def test_logits_that_are_no_numbers_harm_no_other_sequence() -> None:
 @pytest.mark.parametrize("num_labels", [0, 2])
 @pytest.mark.parametrize("null", NULLS)
 def test_a_batch_is_its_sequences(num_labels: int, null: Null) -> None:
-    head = SpanHead(input_dim=6, num_labels=num_labels, max_answer_tokens=3, null=null, hidden_dim=4).double().eval()
+    head = (
+        SpanHead(HeadLayers(input_dim=6, hidden_dim=4), num_labels=num_labels, max_answer_tokens=3, null=null)
+        .double()
+        .eval()
+    )
     nn.init.normal_(head.output.weight)
     check_batch_is_its_sequences(head, LENGTHS, _rows(num_labels), dim=6)
 
 
 def test_every_parameter_gets_a_gradient() -> None:
-    head = SpanHead(input_dim=6, num_labels=2, max_answer_tokens=3, hidden_dim=4)
+    head = SpanHead(HeadLayers(input_dim=6, hidden_dim=4), num_labels=2, max_answer_tokens=3)
     hidden = torch.randn(sum(LENGTHS), 6, requires_grad=True)
     head.loss(head(hidden), asked(LENGTHS, ROWS)).sum.backward()
     assert all(parameter.grad is not None and parameter.grad.any() for parameter in head.parameters())

@@ -1,4 +1,4 @@
-"""The texts of scored examples, read again from the files of a task: only those that were scored, or a reason."""
+"""The texts of scored examples, read from a task's files: only scored ones are shown, or a reason why not."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from fakes.runs import write_run
 
-from lmtransfer.inference.inspection import kept_texts
-from lmtransfer.inference.inspection.kept_texts import TaskTexts
+from lmtransfer.inference.inspection import example_texts
+from lmtransfer.inference.inspection.example_texts import TaskTexts
 from lmtransfer.reporting.runs.collect import Run, read_run
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.runs.trust import mark_as_own
@@ -110,7 +110,7 @@ def test_what_cannot_be_read_is_a_reason_and_no_error(changes: dict[str, Any], t
 
 
 def test_large_files_are_not_read(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept_texts, "MAX_BYTES", 40)
+    monkeypatch.setattr(example_texts, "MAX_BYTES", 40)
     one = kept()
     found = TaskTexts(data_root=str(data)).find(run(tmp_path / "r"), one, one.examples.keys.tolist())
     assert found.texts == {}

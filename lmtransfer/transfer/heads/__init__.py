@@ -1,1 +1,0 @@
-"""Heads, which turn the encoder's vectors into answers to a task."""
