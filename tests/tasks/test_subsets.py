@@ -181,7 +181,7 @@ def test_more_folds_than_examples_of_a_label() -> None:
 @pytest.mark.parametrize(
     ("folds", "splits", "num_train", "names"),
     [
-        (1, ("train",), None, ("task.folds=1",)),
+        (1, ("train",), None, ("task.folds",)),
         (5, ("train", "dev"), None, ("task.folds=5", "task.dev")),
         (5, ("train",), 100, ("task.folds=5", "task.num_train=100")),
     ],

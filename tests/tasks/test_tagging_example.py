@@ -251,7 +251,7 @@ def test_windows_hold_every_word_once_where_its_context_is_largest() -> None:
         windows = word_windows(np.array(counts), capacity)
         assert all(sum(counts[w.start : w.stop]) <= capacity for w in windows)
         assert all(w.start <= w.first_target < w.stop_target <= w.stop for w in windows)
-        assert windows[0].answers == 0
+        assert windows[0].first_target == 0
         assert windows[-1].stop_target == len(counts)
         assert all(a.stop_target == b.first_target for a, b in zip(windows[:-1], windows[1:], strict=True))
         best = best_windows(counts, [(w.start, w.stop) for w in windows])

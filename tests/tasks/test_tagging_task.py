@@ -104,7 +104,7 @@ def test_bad_files_are_named(tmp_path: Path) -> None:
         task(tmp_path, word_column=2, labels=["A", "B"]).examples("train")
     with refuses(DataError, "split=dev", "toy", "train", "task.files.dev="):
         task(tmp_path).examples("dev")
-    with refuses(DataError, "gone.conll", "data_root="):
+    with refuses(DataError, "gone.conll", "data_root"):
         task(tmp_path, labels=["A", "B"], files={"train": "gone.conll"}).examples("train")
     with refuses(ConfigError, "task.labels=null", "task.files.train="):
         assert task(tmp_path, files={"dev": "train.conll"}).labels

@@ -85,8 +85,8 @@ def write(path: Path, records: list[dict[str, Any]]) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in records))
 
 
-def shipped(name: str, folder: Path, **changes: Any) -> CompletionChoice:
-    return build(OmegaConf.create({**group_config("task", name, [conf_dir()]), **changes}), data_root=str(folder))
+def shipped(name: str, root: Path, **changes: Any) -> CompletionChoice:
+    return build(OmegaConf.create({**group_config("task", name, [conf_dir()]), **changes}), data_root=str(root))
 
 
 def task(folder: Path, **changes: Any) -> CompletionChoice:
