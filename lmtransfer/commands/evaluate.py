@@ -140,7 +140,7 @@ def _members(path: str, *, trust: bool) -> tuple[list[SavedRun], list[SavedRun],
 
 
 def _score(saved: SavedRun, scoring: _Scoring) -> tuple[SeedResult, Predictions | None]:
-    """Return the metrics of one run, and its answers to the examples; None if the answers are not kept."""
+    """Return the metrics of one run, and its predictions; None in place of predictions that are not kept."""
     task, hardware = scoring.task, scoring.hardware
     learner = open_task_learner(saved, task, hardware)
     encoder = learner.encoder

@@ -68,7 +68,7 @@ def run(cfg: DictConfig) -> Path:
 
 
 def check_settings(cfg: DictConfig) -> TrainSettings:
-    """Check the settings of a run before any work."""
+    """Check the settings of a run before any work starts."""
     check_pretraining(cfg, primary="pretrain")
     train = effective_train(cfg, primary="pretrain")
     check_reached(train, phases_of(cfg))

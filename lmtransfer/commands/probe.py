@@ -15,5 +15,5 @@ def run(cfg: DictConfig) -> Path:
 
 
 def check_settings(cfg: DictConfig) -> None:
-    """Check the settings of a run before any work."""
+    """Check the settings of a run before any work starts."""
     check_settings_of(cfg, command="probe")

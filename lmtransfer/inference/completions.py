@@ -172,12 +172,12 @@ def score_completions(
     """Score the items of a task with a pretraining run, or with each of its revisions if the task compares them.
 
     Args:
-        control: whether to score them with the random weights of the run's seed, too; for a task that compares no
+        control: whether to score them also with the random weights of the run's seed; not for a task that compares
             revisions.
 
     Raises:
         RunDirectoryError: the run was not pretrained, or has no revisions although the task compares them.
-        ConfigError: its objective gives no token probabilities.
+        ConfigError: the run's objective gives no token probabilities.
         DataError: the split is missing or malformed.
     """
     runs, words = ([saved], []) if not task.needs_revisions else _revisions(saved)
@@ -216,7 +216,7 @@ def score_completions(
 
 
 def _revisions(saved: SavedRun) -> tuple[list[SavedRun], list[int]]:
-    """Return a run at each of its revisions, and the number of words that each has read."""
+    """Return a run at each of its revisions, and the number of words that each revision has read."""
     words = saved.directory.revision_words()
     return [replace(saved, revision=tokens) for tokens in words], list(words.values())
 

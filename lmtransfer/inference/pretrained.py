@@ -26,7 +26,7 @@ from lmtransfer.training.hardware import Hardware
 #: Batches are padded to a multiple of this, because kernels are recompiled for each new shape.
 _TOKENS_MULTIPLE = 32
 _EXCERPT_CHARACTERS = 60
-#: Number of masks in the place of everything behind a token (hidden="following").
+#: Number of masks that replace a token and all text after it (hidden="following").
 _FOLLOWING_MASKS = 3
 
 
@@ -39,7 +39,7 @@ class ZeroShotScores:
         num_tokens: number of tokens that the encoder read.
         num_parameters: number of parameters of everything that was run.
         control: the metrics of the same model with random weights; None if that was not scored.
-        control_examples: its scored examples.
+        control_examples: the scored examples of that model.
     """
 
     findings: Findings

@@ -1,4 +1,4 @@
-"""Zero-shot evaluation: a run's scores on a task that needs neither a head nor training, in a run directory."""
+"""Zero-shot evaluation: scores a run on a task that needs neither a head nor training, and writes a run directory."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def evaluate_zero_shot(cfg: DictConfig) -> Path:
         cfg: the checked config of ``evaluate``; its ``task`` needs no head.
 
     Returns:
-        The run directory, or the folder of those of the seeds or revisions.
+        The run directory, or the folder that contains those of the seeds or revisions.
 
     Raises:
         ConfigError: the run cannot be scored this way.
@@ -133,7 +133,7 @@ def evaluate_zero_shot(cfg: DictConfig) -> Path:
     hardware = eager_hardware(cfg)
     task: CompletionTask | SentenceSimilarity = build(cfg.task, data_root=cfg.data_root or saved.data_root)
     if cfg.control and (isinstance(task, SentenceSimilarity) or task.needs_revisions):
-        raise ConfigError(f"control=true: is not for task={task.name}; leave it out")
+        raise ConfigError(f"control=true: task={task.name} has no control; leave it out")
     with process_group.join():
         parts = _parts(cfg, task, saved)
         if list(parts) == [""]:
@@ -175,7 +175,7 @@ def _parts(cfg: DictConfig, task: CompletionTask | SentenceSimilarity, saved: Sa
 def _evaluate_once(
     cfg: DictConfig, task: CompletionTask | SentenceSimilarity, saved: SavedRun, hardware: Hardware, *, name: str
 ) -> None:
-    """Score a seed or a revision, unless that is done already."""
+    """Score a seed or a revision, unless this has already been done."""
     directory = RunDirectory(Path(cfg.output_root) / "evaluate" / sweep_name(name))
     if not directory.is_finished or cfg.overwrite:
         _evaluate(cfg, task, saved, hardware, name=name, resume=True)

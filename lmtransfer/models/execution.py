@@ -1,4 +1,4 @@
-"""How encoders run in training: compilation, activation checkpointing, and the dtype of the residual stream."""
+"""How encoders run during training: compilation, activation checkpointing, and the dtype of the residual stream."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ _LIKELY_SIZE = 8192
 
 
 def check_pretraining(cfg: DictConfig, *, primary: str) -> None:
-    """Check the whole config before any work.
+    """Check the whole config before any work starts.
 
     Args:
         cfg: the config, whose phases are completed in place. With ``init``, the model and the arguments of the heads

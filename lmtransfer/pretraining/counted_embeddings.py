@@ -213,7 +213,8 @@ class CountedEmbeddings:
     ) -> None:
         if not windows and not documents:
             raise ConfigError(
-                "embeddings.windows=[] and embeddings.documents=false leave nothing to count: set one of them"
+                "embeddings.windows=[] and embeddings.documents=false leave nothing to count: give at least one "
+                "window, or set embeddings.documents=true"
             )
         self.windows, self.documents, self.segment_tokens = tuple(windows), documents, segment_tokens
         self.subsample, self.smoothing, self.contexts = subsample, smoothing, contexts

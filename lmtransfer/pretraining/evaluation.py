@@ -184,8 +184,9 @@ def evaluate_pretrained(cfg: DictConfig) -> Path:
             if not data.has_validation(note=notes.append):
                 why = "; ".join(notes) or "there is no held-out text"
                 raise DataError(
-                    f"run={short_path(saved.path)}: the held-out text yields no rows ({why}): set corpus=..., with "
-                    "corpus.validation_fraction above 0 and a document of several sentences"
+                    f"run={short_path(saved.path)}: the held-out text yields no rows ({why}): choose a corpus "
+                    "that has a document of several sentences, with corpus=..., and set corpus.validation_fraction "
+                    "above 0"
                 )
             for note in notes if process_group.is_main() else ():
                 print(f"warning: {note}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""The text of a pretraining run as token ids, from a corpus or a mixture, and its screening."""
+"""The text of a pretraining run: screened, and read as token ids from a corpus or a mixture."""
 
 from __future__ import annotations
 

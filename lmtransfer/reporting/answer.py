@@ -196,7 +196,7 @@ def _scores_clause(entry: Entry) -> str:
 
 
 def _certainty(entry: Entry) -> tuple[bool, float]:
-    """Return a sort key; the maximum is the clearest comparison: of a finetuned run, with the smallest p value."""
+    """Return a sort key whose maximum is the clearest comparison: a finetuned run with the smallest p value."""
     difference = entry.difference
     if difference is None or difference.p_value is None:
         return (False, -1.0)

@@ -28,10 +28,10 @@ _NOTE = (
 
 
 def chance_table(entries: Sequence[Entry], *, revisions: bool = True) -> ReportTable | None:
-    """Build the table of runs that were scored on choices without training; None if there are none.
+    """Build the table of zero-shot runs on tasks with a chance level; None if there are none.
 
     Args:
-        revisions: whether revisions of runs get rows too.
+        revisions: whether revisions of runs also get rows.
     """
     by_run: dict[tuple[str, int], dict[str, dict[str, Mapping[str, Any]]]] = {}
     for entry in entries:

@@ -173,7 +173,7 @@ def _ridge(own: Any, scores_N1: np.ndarray, others: Any, value: float) -> np.nda
 
 @dataclass(frozen=True)
 class _Texts:
-    """N-gram counts of all texts; n-grams that no training example of a seed contains are dropped."""
+    """N-gram counts of all texts; n-grams that occur in no training example of a seed are dropped for this seed."""
 
     train: EncodedExamples
     scored: EncodedExamples

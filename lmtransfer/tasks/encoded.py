@@ -62,7 +62,7 @@ class TokenRows:
         return rows
 
     def join(self, pieces: Iterable[np.ndarray]) -> tuple[np.ndarray, CharacterTable | None]:
-        """Concatenate pieces of rows, and return their token ids and spellings (None without spellings)."""
+        """Concatenate pieces of rows, and return their token ids and spellings, or None if there are no spellings."""
         rows_T = np.concatenate([np.zeros(0, np.int32), *pieces]).astype(np.int32, copy=False)
         if self._tokenizer is None:
             return rows_T, None
@@ -83,7 +83,7 @@ class EncodedExamples:
         first_lengths: number of tokens in the first text of each pair, int64, shape (S,); None if the examples are
             single texts.
         character_table: the spellings of the tokens, if the tokenizer spells words.
-        unreachable_ids: ids of the examples whose gold answer cannot be expressed in these tokens.
+        unreachable_ids: ids of the examples whose gold answer cannot be represented exactly by these tokens.
     """
 
     examples: tuple[Any, ...]

@@ -122,7 +122,7 @@ class HeadSpec:
     module: ClassVar[str]  # full name of the head's class, a ``transfer.heads.Head``
     per: ClassVar[Literal["sequence", "token"]]  # whether there are logits for each sequence or for each token
     has_mean: ClassVar[bool] = False  # whether outputs of several heads can be averaged
-    may_be_unreachable: ClassVar[bool] = False  # whether some gold answers cannot be expressed in tokens
+    may_be_unreachable: ClassVar[bool] = False  # whether some gold answers cannot be represented exactly by tokens
 
     num_labels: int = 0  # number of labels, or of kinds of answer other than a span; 0 if there are none
     pairs: bool = False

@@ -18,7 +18,9 @@ PLACE = "{language}"
 def check_languages(languages: Sequence[str]) -> tuple[str, ...]:
     """Return the codes of the scored languages as a tuple; raise a ConfigError if there are none, or duplicates."""
     if not languages or len(set(languages)) != len(languages):
-        raise ConfigError(f"task.languages=[{', '.join(languages)}]: list each language once, such as [en, de]")
+        raise ConfigError(
+            f"task.languages=[{', '.join(languages)}]: list at least one language, each only once, as in [en, de]"
+        )
     return tuple(languages)
 
 
@@ -30,7 +32,7 @@ def scores_by_language(
     *,
     metric: str,
 ) -> dict[str, float]:
-    """Score all examples, and the main metric for the examples of each language, as ``language/de/accuracy``.
+    """Compute all metrics over all examples, and the main metric for each language, as ``language/de/accuracy``.
 
     Args:
         score: computes all metrics.

@@ -49,8 +49,8 @@ class HubSource:
             advice: what to do if a column is missing, for the message.
 
         Raises:
-            DataError: the split can neither be loaded nor found in the cache, a local folder names files outside it, or
-                a column is missing.
+            DataError: the split can be neither loaded nor found in the cache; the metadata of a local data set refers
+                to files outside its folder; or a column is missing.
         """
         import datasets  # imported here because the import is slow and tasks with files do not need it
 

@@ -47,7 +47,7 @@ class TaskBatch:
 
     @property
     def host_batch(self) -> TaskBatch:
-        """The same batch on the host, whose values can be read without waiting for a device."""
+        """The same batch on the host, where its values can be read without waiting for a device."""
         return self if self.host_source is None else self.host_source
 
     @property

@@ -104,7 +104,7 @@ def _cut(text: str) -> Iterator[str]:
 
 @dataclass(kw_only=True, eq=False)
 class TokenizerTrainer(ABC):
-    """A trainer of vocabularies; the result depends only on the settings and the lines."""
+    """Trains a vocabulary; the result depends only on the settings and the lines."""
 
     provides_characters: ClassVar[bool] = False
 
@@ -179,7 +179,7 @@ _SMALLEST = len(SPECIALS) + 256
 
 @dataclass(kw_only=True, eq=False)
 class ByteBpeTrainer(TokenizerTrainer):
-    """A trainer of byte-level vocabularies (Radford et al. 2019, section 2.2)."""
+    """Trains a byte-level vocabulary (Radford et al. 2019, section 2.2)."""
 
     lowercase: bool = False
     min_frequency: int = 2
@@ -226,7 +226,7 @@ _WORDPIECE_VERSION = 2  # increase it when the same settings and text would give
 
 @dataclass(kw_only=True, eq=False)
 class WordPieceTrainer(TokenizerTrainer):
-    """A trainer of WordPiece vocabularies, for models such as BERT and ELECTRA (Schuster and Nakajima 2012).
+    """Trains a WordPiece vocabulary, for models such as BERT and ELECTRA (Schuster and Nakajima 2012).
 
     As in the ``tokenizers`` library, pieces are created by merging the most frequent pairs. Google's own trainer, which
     was never published, weights pairs by likelihood instead.
@@ -312,7 +312,7 @@ _WORDS_VERSION = 1  # increase it when the same settings and text would give ano
 
 @dataclass(kw_only=True, eq=False)
 class WordTokenizerTrainer(TokenizerTrainer):
-    """A trainer of vocabularies of whole words: the most frequent words of the text, at most ``vocab_size``."""
+    """Trains a whole-word vocabulary: the most frequent words of the text, at most ``vocab_size``."""
 
     provides_characters = True
 
@@ -355,7 +355,7 @@ _SILENT = 2  # sentencepiece's log level: errors only; errors are also raised as
 
 @dataclass(kw_only=True, eq=False)
 class SentencePieceTrainer(TokenizerTrainer):
-    """A trainer of sentencepiece vocabularies.
+    """Trains a sentencepiece vocabulary.
 
     Lines are sampled here, because sentencepiece's own sampling ignores its seed. Training runs in a single thread,
     because the result depends on the number of threads.

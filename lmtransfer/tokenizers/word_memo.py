@@ -62,7 +62,7 @@ class WordMemo:
         self._num_characters: int = 0
 
     def encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Return the ids of all texts as one int32 array, and the number of ids of each text, int64."""
+        """Return the ids of all texts as one int32 array, and the number of ids of each text as an int64 array."""
         starts = range(0, max(1, len(texts)), _TEXTS_AT_ONCE)
         tokens, lengths = zip(*(self._encode(texts[start : start + _TEXTS_AT_ONCE]) for start in starts), strict=True)
         return np.concatenate(tokens), np.concatenate(lengths)

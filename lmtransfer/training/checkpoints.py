@@ -318,7 +318,7 @@ class Checkpoints:
         remove(old)
 
     def revisions(self) -> dict[int, Path]:
-        """Return the folders of the revisions, possibly damaged, by token count in ascending order."""
+        """Return each revision's folder, by token count in ascending order; a folder may be damaged."""
         return {tokens: self.folder / revision_name(tokens) for tokens in sorted(_tokens_of(self.folder))}
 
     def drop_revisions(self, *, after: int) -> None:

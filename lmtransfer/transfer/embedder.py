@@ -50,7 +50,7 @@ _NUM_SPECIALS = 2
 
 
 def text_prefix(text: str, tokenizer: Tokenizer, *, num_tokens: int) -> str:
-    """Return a prefix of more than ``num_tokens`` tokens that the whole text begins with too, or the whole text.
+    """Return a prefix whose tokens, more than ``num_tokens``, are the first tokens of the whole text; or the text.
 
     The prefix ends at white space, which no token crosses. A text of ten million characters thus takes hardly longer
     than a page.

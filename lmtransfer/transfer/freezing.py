@@ -186,7 +186,7 @@ class Lora:
         if not self.alpha > 0:
             raise ConfigError(f"transfer.lora_alpha={self.alpha}: the scale of the updates must be above 0, such as 16")
         if not self.names:
-            raise ConfigError("transfer.lora_matrices=[]: set at least one matrix, such as [query,value], or all")
+            raise ConfigError("transfer.lora_matrices=[]: list at least one matrix, as in [query,value], or set all")
 
     @property
     def names(self) -> Sequence[str]:

@@ -144,7 +144,10 @@ def user_nodes(cfg: DictConfig) -> dict[str, set[str]]:
 
 
 def read_joint_text(cfg: DictConfig, source: SavedRun, share: TextShare, *, cache_dir: Path) -> JointText:
-    """Read the text and objective of the config, or else of the run ``source``, and write both to the config."""
+    """Read the text and the objective that the config sets, falling back to those of the run ``source``.
+
+    Both are written to the config.
+    """
     key = "init" if cfg.get("init") else "tokenizer_from"
     nodes = {part: resolve_config(cfg)[part] for part in ("corpus", "objective") if cfg.get(part) is not None}
     own: dict[str, Any] = {part: source.config.get(part) for part in ("corpus", "objective")}
@@ -246,7 +249,7 @@ class LastLosses(Callback):
 
 
 class JointLearner(Learner):
-    """The task's loss on batches of labelled examples, and the objectives' losses on batches of text."""
+    """The task's loss on batches of labeled examples, and the objectives' losses on batches of text."""
 
     def __init__(self, task: TaskLearner, text: PretrainingLearner, share: TextShare) -> None:
         super().__init__()

@@ -228,7 +228,7 @@ class TaskLearner(ComposedEncoder, Learner):
         return self
 
     def counts(self, batch: TaskBatch) -> dict[str, float]:
-        """Return the head's count: the number of examples or of words, or the sum of the examples' weights."""
+        """Return the divisor of the head's loss; see ``Head.count``."""
         return {self.head.loss_name: self.head.count(batch)}
 
     def losses(self, batch: TaskBatch, recurrent_state: Any = None) -> tuple[dict[str, Loss], None]:

@@ -162,7 +162,7 @@ class HubCorpus(BaseCorpus):
         return loaded.select_columns([self.text_field])
 
     def open(self) -> None:
-        """Load the data set, so that a missing data set raises an error before any work."""
+        """Load the data set, so that a missing data set raises an error before any work starts."""
         _ = self._dataset, self._held_out
 
     def _missing(self, reason: str, split: str) -> str:

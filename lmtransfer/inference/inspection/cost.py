@@ -118,7 +118,7 @@ def estimate_gpu_memory(
 
     A parameter takes 18 bytes: weight, gradient and two moments in float32, and a copy in bfloat16. The memory that
     the backward pass needs per token follows from the difference between the two passes. On an H200, the memory of BERT
-    base and of ELECTRA small was within 1 % of the estimate, that of a modern encoder 7 % below.
+    base and of ELECTRA small was within 1 % of the estimate; that of a modern encoder was 7 % below.
 
     Args:
         batches: two batches, the second larger than the first if there are enough rows.

@@ -29,7 +29,7 @@ MAX_BYTES = 64 << 20
 #: Typical ratio of a file's unpacked size to its compressed size.
 _EXPANSION = 5
 _HUB = ("hub", "hub_dataset")
-#: Exceptions besides lmtransfer's own which mean that a file cannot be read, so that its texts are missing.
+#: Exceptions, besides lmtransfer's own, that mean that a file cannot be read, so that its texts are missing.
 _UNREADABLE = (OSError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 

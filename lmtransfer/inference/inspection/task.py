@@ -69,7 +69,7 @@ def split_table(task: Task, split: str, encoded: EncodedExamples, tokenizer: Tok
         table.add_row(name, f"{count:,}", f"{count / max(1, len(encoded.targets)):.1%}")
     if task.head.may_be_unreachable:
         reachable = num - hidden - len(encoded.unreachable_ids)
-        table.add_row("reachable", f"{reachable:,}", "gold answers that these tokens can express exactly")
+        table.add_row("reachable", f"{reachable:,}", "gold answers that these tokens represent exactly")
     return table
 
 
@@ -83,7 +83,7 @@ def remarks(encoded: EncodedExamples, split: str, seen: dict[str, str]) -> Itera
         names = ", ".join(encoded.unreachable_ids[:_MAX_IDS])
         more = len(encoded.unreachable_ids) - _MAX_IDS
         yield (
-            f"{len(encoded.unreachable_ids):,} gold answers cannot be expressed exactly with these tokens: {names}"
+            f"{len(encoded.unreachable_ids):,} gold answers cannot be represented exactly by these tokens: {names}"
             f"{f' and {more:,} more' if more > 0 else ''}"
         )
     own: set[bytes] = set()

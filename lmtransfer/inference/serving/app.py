@@ -104,7 +104,7 @@ def _evidence(answer: Mapping[str, Any]) -> dict[str, Any] | None:
     return {"texts": texts, "top_words": top_words}
 
 
-#: The share of the time limit after which the evidence of words is given up, so that the answer is still in time.
+#: The share of the time limit after which computing word-level evidence is abandoned, so that the answer is in time.
 _EVIDENCE_SHARE = 0.5
 #: Statuses of refusals that do not reveal what is served.
 _STATUSES_WITHOUT_DETAILS = (400, 403, 421)

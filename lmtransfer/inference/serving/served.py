@@ -53,7 +53,7 @@ class WordEvidence:
 
 
 class NoEvidence(Exception):
-    """The evidence cannot be computed: the text has too many words, or the time is up; the message says which."""
+    """The evidence cannot be computed: too many words, or the time limit has passed; the message says which."""
 
 
 def leave_one_out(
@@ -62,10 +62,10 @@ def leave_one_out(
     """Measure the effect of each word in a text or a pair, in text order.
 
     Args:
-        is_over: returns whether the time is up; the work is then abandoned.
+        is_over: returns whether the time limit has passed; if so, the work is abandoned.
 
     Raises:
-        NoEvidence: the text has more than ``MAX_WORDS`` words, or the time is up.
+        NoEvidence: the text has more than ``MAX_WORDS`` words, or the time limit has passed.
     """
     places: list[tuple[TextField, int, int]] = [
         (field, start, end) for field, text in _texts(example) for start, end in find_words(text, tokenizer)
@@ -76,7 +76,7 @@ def leave_one_out(
     scores: list[float] = []
     for first in range(0, len(places), _BATCH_TEXTS):
         if is_over():
-            raise NoEvidence(f"the time was up after {len(scores)} of {len(places)} words")
+            raise NoEvidence(f"the time limit passed after {len(scores)} of {len(places)} words")
         scores += score([_without(example, *place) for place in places[first : first + _BATCH_TEXTS]])
     texts = dict(_texts(example))
     return tuple(
@@ -149,10 +149,11 @@ class Served(ABC):
         }
 
     def answer(self, texts: Mapping[str, Any], *, is_over: Callable[[], bool]) -> dict[str, Any]:
-        """Return the JSON that ``predict`` writes for one input, with ``remarks`` for people.
+        """Return the JSON that ``predict`` writes for one input, plus human-readable ``remarks``.
 
         Args:
-            is_over: returns whether the time for the words' evidence is up; the evidence is then left out.
+            is_over: returns whether the time limit for computing word-level evidence has passed; if so, the evidence is
+                left out.
         """
         notes = Notes()
         example = self._example(texts, notes)
@@ -220,7 +221,7 @@ class ServedTask(Served):
         try:
             return line | {"evidence": self._evidence(example, answer, is_over)}
         except NoEvidence as reason:
-            return line | {"evidence": None, "remarks": [f"There is no evidence of words: {reason}"]}
+            return line | {"evidence": None, "remarks": [f"There is no word-level evidence: {reason}"]}
 
     def _evidence(
         self, example: TextExample, answer: LabelAnswer | ScoreAnswer, is_over: Callable[[], bool]

@@ -39,7 +39,9 @@ class CorruptedRow(NamedTuple):
 
 
 class Corruption(ABC):
-    """Chooses the tokens to predict in a row, and masks them; rows are independent, so batches do not matter.
+    """Chooses the tokens to predict in a row, and masks them.
+
+    Rows are corrupted independently, so the result does not depend on batching.
 
     Attributes:
         static_masking: whether every epoch repeats the rows and masks of the first epoch.
@@ -47,7 +49,7 @@ class Corruption(ABC):
         uses_mask: whether rows may contain [MASK], which the tokenizer must then have.
         hides: whether there are tokens to predict, which an objective must then predict.
         shows_targets: whether the tokens to predict remain visible in the row. An objective that needs ``provides``
-            hides them itself; any other objective would see them.
+            hides them itself; with any other objective, the encoder would see them.
         masks_uniformly: whether frequent tokens are masked as often as rare ones, so that the entropy of the token
             frequencies is the loss of a model that knows only these frequencies.
         causal_share: share of the rows that are left unchanged and read left to right.

@@ -21,16 +21,16 @@ class PermutationTargets(Corruption):
 
     Spans are chosen as in section 3.1 of Yang et al. 2019: sample a length of 1 to ``max_ngram``, and place a span of
     this length within a context of ``alpha / beta`` times as many tokens, until the row is used up. ``beta / alpha`` of
-    the tokens of the row are then predicted. The probability of a length n is proportional to 1 / n, as in the
-    published data_utils.py; the paper does not specify it. Special tokens belong to no context.
+    the tokens of the row are then predicted. The probability of a length n is proportional to 1 / n, as in
+    data_utils.py of the XLNet code; the paper does not specify it. Special tokens belong to no context.
 
     The order is a random permutation of the chosen tokens. A token is predicted from all tokens that are not chosen,
     and from the chosen tokens before it in the order. Tokens that are not chosen come first, and their own order does
     not matter.
 
     Where we differ from the published code: spans consist of tokens instead of whole words, contexts lie at random
-    positions in the row, and a span is part of its context, so that the intended number of predictions needs no
-    additional tokens.
+    positions in the row, and a span is part of its context, so that no additional tokens have to be chosen to reach the
+    intended number of predictions.
 
     ``per_token["order"]`` is 0 for tokens that are not predicted, and 1, 2, ... for the others.
 

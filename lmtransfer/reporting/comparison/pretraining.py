@@ -79,8 +79,8 @@ def _incomparable_note(one: Side, other: Side) -> str:
         ]
         if unknown:
             return (
-                f"no difference: the {what} with which {' and '.join(unknown)} was measured is not known; measure "
-                "again with lmtransfer evaluate run=..."
+                f"no difference: the {what} used to measure {' and '.join(unknown)} is not known; measure again "
+                "with lmtransfer evaluate run=..."
             )
     for side, settings in zip((one, other), measured, strict=True):
         for entry in side.entries[1:]:
@@ -128,7 +128,7 @@ def _incomparable_metrics(one: Side, other: Side) -> dict[str, str]:
 def _losses(
     one: Side, other: Side, incomparable: Mapping[str, str], *, settings_differ: bool
 ) -> tuple[GroupDifference, ...]:
-    """Compare each loss and accuracy that both sides have, by part of a mixture too; correct the verdicts together."""
+    """Compare each loss and accuracy of both sides, also by part of a mixture; the verdicts are corrected together."""
     losses: list[GroupDifference] = []
     other_metrics = _metrics(other.first)
     left_out = {*incomparable, *(["loss"] if _is_one_part(one) and _is_one_part(other) else [])}

@@ -121,7 +121,8 @@ def read_sides(paths: Sequence[str]) -> tuple[Side, Side]:
         pretraining, task = (one, other) if one.first.is_pretraining else (other, one)
         raise RunDirectoryError(
             f"runs: {pretraining.name} has pretraining losses, but {task.name} has scores on a task "
-            f"({task.scored_on}); compare two runs of the same kind, such as a run on that task from each pretraining"
+            f"({task.scored_on}); compare two runs of the same kind, such as runs on that task from each "
+            "pretraining run"
         )
     return one, other
 

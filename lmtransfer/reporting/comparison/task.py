@@ -105,7 +105,10 @@ class ExampleGroup:
 
 
 def class_groups(examples: ScoredExamples) -> list[ExampleGroup]:
-    """Group examples by gold label, kind of question or phenomenon, or words by gold tag, largest group first."""
+    """Group examples by gold label, question type or phenomenon; for tagging, group words by gold tag.
+
+    The largest group comes first.
+    """
     if examples.kind == "tagging":
         owners = np.repeat(np.arange(len(examples)), np.diff(examples.offsets))
         words = [(name, np.flatnonzero(examples.gold == tag)) for tag, name in enumerate(examples.labels)]

@@ -50,8 +50,8 @@ End = tuple[float, str, str]
 #: Maximum distance between two lines at the same name, and between the first and the last line; neighboring names are
 #: 1 apart.
 _OFFSET, _ALL_OFFSET = 0.17, 0.7
-#: The same two distances at the same number on the x axis, in typographic points. If there are more than ``_MAX_APART``
-#: numbers, lines are not shifted.
+#: The same two distances for lines at the same number on the x axis, in typographic points. If there are more than
+#: ``_MAX_APART`` numbers, lines are not shifted.
 _ASIDE, _ALL_ASIDE, _MAX_APART = 5.0, 30.0, 8
 #: Minimum distance between ticks, as a fraction of the axis.
 _TICK_GAP = 0.065

@@ -20,7 +20,7 @@ _Value = TypeVar("_Value")
 
 #: The headings of x axes by key; any other key is itself the heading.
 HEADINGS = {
-    "num_train": "labelled training examples",
+    "num_train": "labeled training examples",
     "tokens": PRETRAINING_TOKENS,
     "seconds": "seconds of pretraining",
     "flops": "FLOP of pretraining",

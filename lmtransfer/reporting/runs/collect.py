@@ -129,7 +129,7 @@ def _check_root(root: Path) -> None:
         os.stat(os.path.join(root, "."))  # noqa: PTH118 - a Path drops the dot, which tests the right to enter
     except PermissionError as error:
         raise RunDirectoryError(
-            f"runs={root}: you may not read this folder (permission denied); change its permissions (chmod u+rx), or "
+            f"runs={root}: this folder cannot be read (permission denied); change its permissions (chmod u+rx), or "
             "choose another folder"
         ) from error
 
@@ -172,8 +172,8 @@ def read_run(path: Path, *, key: str | None = None) -> Run:
 def read_metrics(path: Path, problems: list[str]) -> tuple[tuple[Mapping[str, Any], ...], bool]:
     """Read ``metrics.jsonl``.
 
-    The last line may be incomplete, because the process was killed, which is only noted. Any other invalid line means
-    that the file is damaged.
+    If the process was killed, the last line may be incomplete; this is only noted. Any other invalid line means that
+    the file is damaged.
 
     Returns:
         The JSON objects in order, and whether the file is damaged.

@@ -80,7 +80,7 @@ def cost_of(results: Sequence[Mapping[str, Any]]) -> RunCost:
     """Return the cost of a run on a task.
 
     Args:
-        results: the run's result, then the results of its seeds; the first one that states a cost counts.
+        results: the run's result, then the results of its seeds; each cost comes from the first one that states it.
     """
 
     def first(name: str) -> float | None:
@@ -117,7 +117,7 @@ def languages_text(result: Mapping[str, Any]) -> str:
 
 
 def edge_of_grid(rate: float | None, grid: Sequence[float] | None) -> Edge | None:
-    """Return the edge of the grid at which the chosen rate lies; None inside, or if the grid has under 3 rates."""
+    """Return the edge of the grid at which the chosen rate lies; None if it is inside, or with fewer than 3 rates."""
     rates = set(grid or ())
     if len(rates) < 3 or rate is None:
         return None

@@ -144,7 +144,7 @@ class Entry:
 
     @property
     def order(self) -> float:
-        """A sort key with which the best score comes first."""
+        """A sort key that puts the best score first."""
         assert self.score is not None
         return -self.score.mean if self.higher_is_better else self.score.mean
 

@@ -37,7 +37,7 @@ SETTINGS = (
 )
 #: A distance is normal if it is in the range of the references, which is extended by this fraction on both sides.
 _TOLERANCE = 0.2
-#: Minimum number of tokens for a remark; before, the loss of every run is close to the unigram entropy.
+#: Minimum number of tokens for a remark; before that, the loss of every run is close to the unigram entropy.
 _FEWEST_TOKENS = 300_000
 
 

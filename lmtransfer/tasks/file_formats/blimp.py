@@ -41,7 +41,7 @@ class Choice(Item):
     Attributes:
         prefixes: the prefix of each alternative; may be empty.
         completions: the completion of each alternative, including the space before it.
-        label: index of the right alternative.
+        label: index of the correct alternative.
         subset: the group of items over which accuracy is averaged first, such as a BLiMP paradigm.
         category: the larger group to which the subset belongs, such as a phenomenon; "" if there is none.
     """
@@ -111,14 +111,14 @@ def _supplement(row: JsonNode, source: str, number: int) -> Choice:
 
 
 def _ewok(row: JsonNode, source: str, number: int) -> Choice:
-    """The first target after either context."""
+    """Build an item whose alternatives are the first target after either context."""
     subset, target = _text(row, "Domain"), _text(row, "Target1")
     contexts = [_text(row, "Context1"), _text(row, "Context2")]
     return _choice(contexts, [f" {target}"] * 2, id=f"{subset}:{number}", subset=subset)
 
 
 def _ewok_targets(row: JsonNode, source: str, number: int) -> Choice:
-    """Either target after the first context."""
+    """Build an item whose alternatives are either target after the first context."""
     subset, context = _text(row, "Domain"), _text(row, "Context1")
     targets = [f" {_text(row, key)}" for key in ("Target1", "Target2")]
     return _choice([context] * 2, targets, id=f"{subset}:{number}", subset=subset)
@@ -162,7 +162,7 @@ def _multiple_choice(row: JsonNode, source: str, number: int) -> Choice:
 
 
 def _index(row: JsonNode, choices: Sequence[str]) -> int:
-    """Return the index of the right choice, which a file gives as an index or as the text of the choice."""
+    """Return the index of the correct choice, which a file gives as an index or as the text of the choice."""
     label = row.value.get("label")
     if isinstance(label, str) and label in choices:
         return choices.index(label)
@@ -226,7 +226,7 @@ def read_hub_choices(name: str, kind: ChoiceFormat, subsets: Sequence[str] | Non
         places: the places already searched for files, for the message.
 
     Raises:
-        DataError: the items can neither be loaded nor found in the cache, or a row is not such an item.
+        DataError: the items can be neither loaded nor found in the cache, or a row is not such an item.
     """
     import datasets  # imported here because the import is slow and files do not need it
 

@@ -131,8 +131,8 @@ def read_conll(
                 _check_width(width, where, word_column, tag, with_gold)
             if len(fields) != width:
                 raise DataError(
-                    f"{where}: {len(fields)} columns ({'tabs' if by_tabs else 'spaces'} between them), but the lines "
-                    f"before have {width}; correct the line (one word per line, a blank line between sentences)"
+                    f"{where}: {len(fields)} columns ({'tabs' if by_tabs else 'spaces'} between them), but the "
+                    f"previous lines have {width}; correct the line (one word per line, a blank line between sentences)"
                 )
             if not fields[word_column - 1]:
                 raise DataError(f"{where}: the word in column {word_column} is empty; correct or remove the line")

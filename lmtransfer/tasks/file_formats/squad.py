@@ -156,8 +156,8 @@ def _answers(
     items = answers.items()
     if impossible is not None and impossible == bool(items):
         raise DataError(
-            f"{question_node.where}: is_impossible is {str(impossible).lower()}, but there are {len(items)} answers; "
-            "correct the question"
+            f"{question_node.where}: is_impossible is {str(impossible).lower()}, but the number of answers is "
+            f"{len(items)}; correct this entry"
         )
     gold_answers = [
         questions.gold(question_id, answer.field("text").text(), answer.field("answer_start").number(), passage)

@@ -35,7 +35,7 @@ def metric_value(
             ``average_precision`` for sets of labels; ``pearson`` or ``spearman`` for scores.
         predicted: label indices or scores, shape (N,); for sets of labels, probabilities, shape (N, C).
         gold: label indices or scores, shape (N,); for sets of labels, 0 or 1, shape (N, C).
-        positive: index of the label whose F1 is ``f1``.
+        positive: index of the positive class, for which ``f1`` is computed.
         weights: weight of each example, shape (N,), for labels only; None for equal weights.
     """
     if len(gold) == 0:
@@ -71,7 +71,7 @@ def explain_undefined(name: str, predicted: np.ndarray, gold: np.ndarray, *, pos
         reasons = [f"every {side} is the same" for side, values in sides.items() if len(np.unique(values)) == 1]
         return f"{name} is not defined and counts as 0: {' and '.join(reasons)}" if reasons else ""
     if name == "f1" and gold.ndim == 1 and not ((gold == positive) | (predicted == positive)).any():
-        return "f1 is not defined and counts as 0: its label is neither gold nor predicted"
+        return "f1 is not defined and counts as 0: the positive class is neither gold nor predicted"
     if gold.ndim == 2 and name in ("macro_f1", "average_precision"):
         chosen = gold > 0 if name == "average_precision" else (gold > 0) | (predicted > THRESHOLD)
         absent = int((~chosen.any(0)).sum())

@@ -120,7 +120,7 @@ def squad_questions(answers: Mapping[str, str], references: Mapping[str, Sequenc
     for question, texts in references.items():
         if not texts:
             raise DataError(
-                f"question {question!r} has no gold answer; SQuAD 1.1 does not allow this, SQuAD 2.0 (squad2) does"
+                f"question {question!r} has no gold answer; SQuAD 1.1 does not allow this, but SQuAD 2.0 (squad2) does"
             )
     return {
         "exact": {q: max(exact_match(answers[q], text) for text in texts) for q, texts in references.items()},
@@ -167,7 +167,7 @@ def squad2_questions(
     null_odds: Mapping[str, float] | None = None,
     threshold: float = 1.0,
 ) -> dict[str, dict[str, float]]:
-    """Return each question's scores as in ``squad2_scores``, by metric and id, 0 to 1; a group has only its own."""
+    """Return each question's scores as in ``squad2_scores``, by metric and id, 0 to 1; groups have only their own."""
     return _apply_threshold(_score_texts(answers, references), references, null_odds, threshold)
 
 

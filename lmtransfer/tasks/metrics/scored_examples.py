@@ -188,7 +188,7 @@ def scored_examples(
 
     Args:
         words: number of answers for each example, shape (N,); by default one, or none without ``predicted``.
-        confidences: probability of each answer, shape (R,); None if all are unknown, and for unknown ones.
+        confidences: probability of each answer, shape (R,); None if all are unknown, and in place of each unknown one.
     """
     empty = np.zeros(0, dtype=np.int64)
     has_confidences = confidences is not None and all(value is not None for value in confidences)

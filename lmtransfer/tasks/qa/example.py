@@ -111,7 +111,7 @@ def encode_questions(
     """Encode questions as BERT does (Devlin et al. 2019, section 4.2, and run_squad.py of google-research/bert).
 
     Each distinct passage is encoded once. The tokens of an answer are those that share a character with it. The target
-    is the first gold answer that the tokens of one window express exactly. If there is no such answer, the target is
+    is the first gold answer that the tokens of one window represent exactly. If there is no such answer, the target is
     the tokens that cover the first answer, and the example is unreachable. An answer of another kind is the target of
     the windows that contain its evidence, or of all windows if none of them does.
 
@@ -238,7 +238,7 @@ class GoldTokens(NamedTuple):
     def of(
         cls, example: QuestionExample, spans: np.ndarray, windows: Sequence[tuple[int, int]], *, longest: int
     ) -> GoldTokens:
-        """Return the first gold answer that tokens of one window express exactly, or else tokens that cover the first.
+        """Return the first gold answer that tokens of one window match exactly, or else tokens that cover the first.
 
         Args:
             example: the question; if its answer is of another kind, its first gold answer is the evidence.
@@ -266,7 +266,7 @@ class GoldTokens(NamedTuple):
 
 
 def _exact(gold: GoldSpan, passage: str, spans: np.ndarray) -> tuple[tuple[int, int], bool] | None:
-    """Return a gold answer's tokens, and whether they express it exactly; None if it has no tokens."""
+    """Return a gold answer's tokens, and whether they match it exactly; None if it has no tokens."""
     if gold.start is None or gold.end is None:
         return None
     answer = _strip(passage, gold.start, gold.end)

@@ -267,7 +267,7 @@ def _question(row: JsonNode, name: str) -> QuestionExample:
 
 
 class SpanQa(Task):
-    """Questions about passages, answered by a span of the passage and scored like the data set's official script.
+    """Questions about passages, answered by a span of the passage and scored as by the data set's official script.
 
     All files of a split are read. Test files may lack the answers.
     """

@@ -67,7 +67,7 @@ class Classification(TextTask):
         Attributes:
             labels: names of the labels in order; null: ``discover_labels`` reads them from the data when first needed.
             metrics: names of the metrics; the first is the main one.
-            positive_label: the label whose F1 counts; null: the second of two labels.
+            positive_label: the positive class, for which F1 is computed; null: the second of two labels.
             class_weights: weight of each label in the training loss, by name (1 for labels that are not named), or
                 balanced, which gives each label the same total weight; null: all weights are 1.
             label_smoothing: share of each training target that is spread evenly over all labels, 0 to 1 (Szegedy et
@@ -178,7 +178,7 @@ class Classification(TextTask):
 
     @property
     def positive(self) -> int:
-        """Index of the label whose F1 counts: the second label by default."""
+        """Index of the positive class, for which F1 is computed: the second label by default."""
         return 1 if self.settings.positive_label is None else self.labels.index(self.settings.positive_label)
 
 

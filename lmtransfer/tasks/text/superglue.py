@@ -34,7 +34,7 @@ class ChoiceExample:
     """A text with choices.
 
     Attributes:
-        right_choices: indices of the right choices, at least one; None if hidden.
+        right_choices: indices of the correct choices, at least one; None if hidden.
         fillings: the text that fills the gap in each choice; empty if the choices have no gap.
     """
 
@@ -46,12 +46,12 @@ class ChoiceExample:
 
     @property
     def has_gold(self) -> bool:
-        """Whether the right choices are known."""
+        """Whether the correct choices are known."""
         return self.right_choices is not None
 
     @property
     def class_index(self) -> int:
-        """The first right choice."""
+        """The first correct choice."""
         return -1 if self.right_choices is None else min(self.right_choices)
 
     @property
@@ -84,7 +84,7 @@ class ChoiceReader(Reader):
 
 @dataclass(frozen=True, slots=True)
 class ChoiceSpec(ClassificationSpec):
-    """One decision per choice, whether it is right; an answer compares all choices of a text."""
+    """One decision per choice: whether it is right. An answer compares all choices of a text."""
 
     kind: ClassVar[str] = "choice"
 
@@ -167,7 +167,7 @@ class MultipleChoice(JsonLinesTask):
         )
 
     def baseline(self, train: Sequence[ChoiceExample], examples: Sequence[ChoiceExample]) -> list[Answer]:
-        """Predict the choice that is most often right in training for every example (on a tie, the first)."""
+        """Predict the choice that is most often correct in training for every example (on a tie, the first)."""
         choice = int(np.bincount([example.class_index for example in train if example.has_gold]).argmax())
         return [ChoiceAnswer(choice, example.choices[choice]) for example in examples]
 
@@ -267,10 +267,10 @@ class WinogradSchema(JsonLinesClassification):
 
 
 class MultiSentenceReading(JsonLinesClassification):
-    """MultiRC: whether an answer to a question about a passage is right (Khashabi et al. 2018).
+    """MultiRC: whether an answer to a question about a passage is correct (Khashabi et al. 2018).
 
     An example is a passage with a question and one of its answers; the id is ``split:passage.question.answer``.
-    SuperGLUE's metrics are ``f1`` of the right answers over all answers, and ``exact_match``, the share of questions
+    SuperGLUE's metrics are ``f1`` of the correct answers over all answers, and ``exact_match``, the share of questions
     whose answers are all classified correctly.
     """
 
@@ -324,8 +324,8 @@ class CommonsenseReading(MultipleChoice):
     """ReCoRD: which entity in a news text fills the gap in a statement about it (Zhang et al. 2018).
 
     Each choice is the statement with an entity of the passage in the gap; the entities are distinct and in order of
-    appearance, and several may be right. The official metrics are ``f1`` and ``exact_match`` of the chosen entity's
-    text, the best over the right entities.
+    appearance, and several may be correct. The official metrics are ``f1`` and ``exact_match`` of the chosen entity's
+    text, the best over the correct entities.
     """
 
     main_metric = "f1"
@@ -359,7 +359,7 @@ class CommonsenseReading(MultipleChoice):
 
     @override
     def scored_examples(self, examples: Sequence[ChoiceExample], answers: Sequence[ChoiceAnswer]) -> ScoredExamples:
-        """Return the chosen entity and a right entity for each statement."""
+        """Return the chosen entity and a correct entity for each statement."""
         return scored_examples(
             examples,
             kind="span",
@@ -379,7 +379,7 @@ class CommonsenseReading(MultipleChoice):
 
 
 def _of_entities(examples: Sequence[ChoiceExample], answers: Sequence[ChoiceAnswer]) -> dict[str, Ratio]:
-    """Return the F1 and exact match of each chosen entity, the best over the right entities."""
+    """Return the F1 and exact match of each chosen entity, the best over the correct entities."""
     pairs = [
         (example.fillings[answer.choice], [example.fillings[place] for place in example.right_choices or ()])
         for example, answer in zip(examples, answers, strict=True)

@@ -65,7 +65,7 @@ class TextTask(Task):
 
     @property
     def positive(self) -> int:
-        """Index of the label whose F1 counts."""
+        """Index of the positive class, for which F1 is computed."""
         return 1
 
     @override

@@ -162,7 +162,7 @@ def _logistic(x: np.ndarray, height: float, slope: float, middle: float, base: f
 
 
 def _crossing(x: np.ndarray, y: np.ndarray, level: float, start: Sequence[float], bounds: Any) -> float | None:
-    """Return where a logistic curve fitted to the points crosses a level; None if not between the outermost points."""
+    """Return where a logistic curve fitted to the points crosses a level; None if it does not within their range."""
     try:
         fit, _ = curve_fit(_logistic, x, y, p0=start, bounds=bounds, maxfev=20_000)
     except (RuntimeError, ValueError):

@@ -36,7 +36,7 @@ class CompletionChoice(CompletionTask):
     """Choices between completions: the run chooses the alternative whose completion has the highest log-probability.
 
     The accuracy is the mean over subsets; the accuracy of a category is the mean over its subsets. If alternatives tie
-    for the highest score (for example because their tokens are identical) and the right one is among them, the item
+    for the highest score (for example because their tokens are identical) and the correct one is among them, the item
     counts as one divided by the number of tied alternatives, so that a model that cannot distinguish them is at chance.
     With ``ties=wrong``, a tie counts as wrong (BLiMP: Warstadt et al. 2020, section 4, and their result_processing).
 
@@ -194,7 +194,7 @@ class CompletionChoice(CompletionTask):
         }
 
     def rights(self, examples: Sequence[Choice], answers: Iterable[Sequence[float]]) -> list[float]:
-        """Return the credit for each item: 1 if the right alternative is chosen, 0 if not, a share for a tie."""
+        """Return the credit for each item: 1 if the correct alternative is chosen, 0 if not, a share for a tie."""
         return [self._credit(choice.label, scores) for choice, scores in zip(examples, answers, strict=True)]
 
     def interval(self, examples: Sequence[Choice], values: Sequence[float] | np.ndarray) -> tuple[float, float]:
@@ -274,7 +274,7 @@ def gain_text(gain: Mapping[str, Any]) -> str:
 def _choice_line(item: Choice, values: Sequence[float]) -> str:
     """Return the JSON line of an item: its alternatives with their values, and the chosen one.
 
-    Ties are broken by a hash of the item's id, because the first alternative is right too often.
+    Ties are broken by a hash of the item's id, because the first alternative is correct too often.
     """
     best = np.flatnonzero(np.array(values) == max(values))
     line = {

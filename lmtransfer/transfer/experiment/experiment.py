@@ -54,7 +54,7 @@ class RateTry(TypedDict, total=False):
 
 
 def try_name(part: Part) -> str:
-    """Return the name of a part that tries a learning rate: the path of its file in the run directory, no suffix."""
+    """Return the name of a part that tries a learning rate: its file's path in the run directory, without suffix."""
     folders = part.folder.replace("/", "-").removeprefix("control-") or f"seed-{part.seed}"
     return f"tries/{part.condition}-{folders}-rate-{part.rate:g}"
 

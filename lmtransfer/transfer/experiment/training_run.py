@@ -101,9 +101,9 @@ def train_used_rows(encoder: Encoder, tokens: np.ndarray) -> bool:
     A row whose token never occurs gets a zero gradient at every step, and without weight decay it never changes.
     Therefore only the used rows need gradients, moments and updates. With 4,000 sentences of SST-2 and a vocabulary of
     30,522, a third of the rows is used, which saves a tenth of a step's time on two cores. With a vocabulary of
-    250,000, nearly all memory for gradients and moments is saved.
+    250,000, almost none of the memory for the embeddings' gradients and moments is needed.
 
-    The encoder is unchanged if it reads characters, if its table is not trained, or if most rows are used.
+    The encoder is unchanged if it reads characters, if its token embeddings are not trained, or if most rows are used.
     """
     table = encoder.token_embedding
     if table is None or not table.weight.requires_grad:
