@@ -145,7 +145,7 @@ def evaluate_zero_shot(cfg: DictConfig) -> Path:
 
 
 def _parts(cfg: DictConfig, task: CompletionTask | SentenceSimilarity, saved: SavedRun) -> dict[str, SavedRun]:
-    """Return the runs to score, by the end of their names: the seeds of a run, and the revisions if all are asked for.
+    """Return the runs to score, by the end of their names: the seeds of a run, and the revisions if all are requested.
 
     A single run has the name "".
     """

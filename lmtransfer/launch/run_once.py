@@ -40,7 +40,7 @@ def module_of(command: str) -> ModuleType:
 
 
 def settings_check(command: str) -> Callable[[DictConfig], object] | None:
-    """Return the function that checks a command's settings before any work starts; None if it checks them as it runs."""
+    """Return the function that checks a command's settings before work starts; None if it checks them as it runs."""
     return getattr(module_of(command), "check_settings", None)
 
 

@@ -112,7 +112,7 @@ class ReportRow:
     Attributes:
         entry: the run; for a baseline or a control, the run's entry with the score replaced.
         run: the name of the run or of the baseline, or "majority".
-        label: ``run``, followed by the way of transfer if comparable runs share the name.
+        label: ``run``, followed by the transfer method if comparable runs share the name.
         other_metrics: the scores by the task's metrics other than the main one.
         note: a remark about an unfinished or damaged run, or about its score.
     """

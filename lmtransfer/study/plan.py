@@ -44,7 +44,7 @@ class FigureSpec:
     Attributes:
         x: one of ``PLACES``, or a dotted key in the configuration of the pretraining or the transfer.
         y: ``score`` of the transfers, validation ``loss`` of the pretraining, or ``layer_weights`` of a scalar mix.
-        lines: what each line stands for; ``method`` is the way of transfer (frozen, finetuned, ...), ``model`` the
+        lines: what each line stands for; ``method`` is the transfer method (frozen, finetuned, ...), ``model`` the
             family and size of the encoder.
         against: the place on the x axis with which all other places are compared, as text; None for the first.
     """

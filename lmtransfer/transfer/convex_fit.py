@@ -47,7 +47,7 @@ _BLOCK_SEQUENCES = 512
 
 @dataclass(frozen=True, slots=True)
 class Optimum:
-    """The chosen C and its cross-validated score; ``tries`` has the score, loss and collapse of every value tried."""
+    """The chosen C and its cross-validated score; ``tries`` has each value's score and loss, and ``collapsed``."""
 
     strength: float
     score: float

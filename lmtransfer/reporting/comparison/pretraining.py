@@ -165,7 +165,7 @@ def _objectives(entry: Entry) -> dict[str, tuple[str, float]]:
 
 
 def _target(losses: Mapping[str, tuple[str, float]], part: str) -> str:
-    """Return the class that computes the metric ``part``: the loss of this name, else a loss with several metrics."""
+    """Return the class that computes the metric ``part``: the loss of this name, or one with several metrics."""
     if part in losses:
         return losses[part][0]
     return next((target for target, _ in losses.values() if target.endswith(_OWN_NOISE)), "")

@@ -199,7 +199,7 @@ def pretrained_values(entry: Entry, metric: str) -> list[Member]:
 
 
 def _with_source(entry: Entry, runs: Sequence[Run]) -> Entry:
-    """Set the source of a pretraining entry to the run that was measured: the evaluated run, else the entry's run."""
+    """Set the source of a pretraining entry to the measured run: the evaluated run, or otherwise the entry's run."""
     return replace(entry, source=starting_point(entry.run, runs) if entry.run.command == "evaluate" else entry.run)
 
 

@@ -119,7 +119,7 @@ def label_charts(entries: Sequence[Entry]) -> Iterator[Chart]:
 
 
 def _transfer_scores(entries: Sequence[Entry]) -> Iterator[SeriesScore]:
-    """Yield the scores by way of transfer and pretraining run, and those of the controls."""
+    """Yield the scores by transfer method and pretraining run, and those of the controls."""
     for entry in entries:
         size, source = float(entry.num_train or 0), "" if entry.source is None else entry.source.name
         if entry.score is not None:

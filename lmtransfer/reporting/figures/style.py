@@ -29,7 +29,7 @@ MARKERS = {"o": "\u25cf", "s": "\u25a0", "D": "\u25c6", "^": "\u25b2"}
 GRAY = "#8A8A8A"
 INK = "#222222"
 LIGHT_BLUE = "#B9D6EA"
-#: Colors of bars by way of transfer; any other way has the color of ``finetuned``.
+#: Colors of bars by transfer method; any other method has the color of ``finetuned``.
 FILLS = {
     "majority": "#D9D9D9",
     "baseline": "#BDBDBD",

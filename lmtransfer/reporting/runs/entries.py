@@ -54,7 +54,7 @@ class Entry:
         corpus: the names of all texts that the encoder was pretrained on, in order.
         task: the name of the downstream task, with a distinguishing detail if the report has several tasks of this
             name; empty for pretraining.
-        transfer: "frozen", "finetuned", another way of freezing, "zero-shot", or "control"; empty for pretraining.
+        transfer: "frozen", "finetuned", another method of freezing, "zero-shot", or "control"; empty for pretraining.
         num_train: the size of the training subset; None for the whole training set.
         metric: the name of the main metric; None if nothing was scored.
         condition: the main metric for each seed, as a side of a comparison.
@@ -180,7 +180,7 @@ class Entry:
 
 
 def distinct_names(entries: Sequence[Entry]) -> dict[str, str]:
-    """Return a name for each run, by key, with the way of transfer if comparable runs share their name."""
+    """Return a name for each run, by key, with the transfer method if comparable runs share their name."""
     shared = Counter((entry.group, entry.name) for entry in entries)
     return {
         entry.run.key: f"{entry.name} {entry.transfer}".strip() if shared[entry.group, entry.name] > 1 else entry.name
@@ -298,7 +298,7 @@ def _first(results: Sequence[Mapping[str, Any]], name: str) -> Any:
 
 
 def _transfer(run: Run, config: Mapping[str, Any]) -> str:
-    """Return the way of transfer: a method of freezing, "control" for random weights, or "zero-shot"."""
+    """Return the transfer method: a method of freezing, "control" for random weights, or "zero-shot"."""
     if run.result.get("zero_shot"):
         return "zero-shot"
     if run.result.get("control") is True or not config.get("init"):
@@ -310,7 +310,7 @@ def _transfer(run: Run, config: Mapping[str, Any]) -> str:
 def _control(
     run: Run, controls: Sequence[Run], metric: str, predictions: Sequence[Predictions], split: str
 ) -> Condition | None:
-    """Return the scores of a run's own control, from the run's result, else from the runs in its directory."""
+    """Return the scores of a run's own control, from the run's result or, failing that, the runs in its directory."""
     seeds = [control.result for control in controls if control.is_seed and control.result]
     parents = [control.result for control in controls if not control.is_seed and control.result]
     for part, of_seeds in ((control_part(run.result), ()), (parents[0] if parents else {}, seeds)):
@@ -324,7 +324,8 @@ def _rename_tasks(entries: Sequence[Entry]) -> list[Entry]:
     """Rename tasks so that runs of the same task have the same task name and different tasks have different names.
 
     Tasks are the same if they have the same examples, labels and main metric. Each gets the name that its first
-    run uses. If several tasks share a name, a detail is added: the file, else the number of classes, and so on.
+    run uses. If several tasks share a name, a detail is added: the file or, if that is the same, the number of classes,
+    and so on.
     """
     tasks: dict[tuple[str, str], Entry] = {}
     for entry in entries:

@@ -115,7 +115,7 @@ def _mean_per_seed(run: Run, name: str) -> float | None:
 
 
 def read_total(run: Run, name: str) -> float | None:
-    """Return a total, such as ``tokens`` or ``seconds``, from a run's result, else from the last logged step."""
+    """Return a total, such as ``tokens`` or ``seconds``, from a run's result or, failing that, the last logged step."""
     value = number(run.result.get(name))
     if value is not None:
         return value

@@ -23,14 +23,14 @@ _LOWER = re.compile(r"(?:.*[/_ ])?(?:loss|perplexity|entropy|error|mlm|nsp|sop|l
 
 
 def number(value: Any) -> float | None:
-    """Return ``value`` as a float if it is a finite number, else None."""
+    """Return ``value`` as a float if it is a finite number, otherwise None."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
     return float(value)
 
 
 def higher_is_better(metric: str, result: Mapping[str, Any]) -> bool:
-    """Whether higher values are better, according to the result, else to the metric's name."""
+    """Whether higher values are better, according to the result or, failing that, the metric's name."""
     direction: bool | None = result.get("higher_is_better")
     return _LOWER.fullmatch(metric.lower()) is None if direction is None else direction
 

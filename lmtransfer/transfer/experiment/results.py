@@ -224,7 +224,7 @@ def majority_of(setting: Setting) -> dict[str, float] | None:
 
 
 def majority_entry(setting: Setting) -> dict[str, Any]:
-    """Return the entry that explains ``majority``: ``baseline`` if the baseline has a name, else ``majority_label``."""
+    """Return the entry that explains ``majority``: ``baseline`` if the baseline is named, else ``majority_label``."""
     if setting.task.baseline_name is not None:
         return {"baseline": setting.task.baseline_name}
     train = setting.data.train.examples
