@@ -695,7 +695,7 @@ class TestWhatOthersName:
     def test_labels_are_not_looked_up_in_files_of_others(self, task_world: Path, answer: Answer) -> None:
         (task_world / "runs/finetune/ft").rename(task_world / "t")
         setting_of("seed-0", "task.labels", None)(task_world / "t")
-        check(Case(ASK, ("data_root=",)), task_world, answer)
+        check(Case(ASK, ("data_root",)), task_world, answer)
 
     def test_an_own_task_run_is_evaluated(self, trained: Path, world: Path, answer: Answer) -> None:
         shutil.copytree(trained / "runs/finetune", world / "runs/finetune")

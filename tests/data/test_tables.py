@@ -293,7 +293,7 @@ def test_a_missing_file_says_what_is_there(tmp_path: Path, monkeypatch: pytest.M
     dataset(FRAME).save_to_disk(tmp_path / "both/validation")
     located = LocatedFiles(files={"train": ["trian.csv"], "dev": ["both"]}, data_root=None, task="own")
     assert located.find("train") is None
-    for split, names in (("train", ("train.csv", "task.train=")), ("dev", ("folder", "both/validation", "task.dev="))):
+    for split, names in (("train", ("train.csv", "task.train=")), ("dev", ("folder", "both/validation", "(task.dev)"))):
         assert not [name for name in names if name not in str(located.missing_error(split))]
     with refuses(DataError, "split=dev", "task.dev=", "task.folds="):
         classification(Path("train.csv")).examples("dev")
