@@ -8,7 +8,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import yaml
+from support.refusals import refuses
 
+from lmtransfer.errors import RunDirectoryError
 from lmtransfer.interop.exporting.babylm import build_submission
 
 
@@ -57,6 +59,12 @@ def test_evaluations_are_collected_by_set_and_revision(tmp_path: Path) -> None:
     for part in ("blimp: 2 items in 1 subsets, but the challenge has 59,875", "ewok: no evaluation", "boolq", "1 of 2"):
         assert part in said
     assert "| Epochs | 10.0 |" in submission.form
+    choices = tmp_path / "runs/evaluate/d/choices.jsonl"
+    kept = choices.read_text()
+    choices.write_text(json.dumps(_choice(0, "base", 2)) + "\n")
+    with refuses(RunDirectoryError, str(choices), "base:0", "overwrite=true"):
+        build_submission(directory, tmp_path / "runs")
+    choices.write_text(kept)
     submission.write(tmp_path)
     written = json.loads((tmp_path / "all_full_preds_and_fast_scores_causal.json").read_text())
     assert written == content

@@ -158,6 +158,11 @@ def _choices(path: Path, *, whole: bool, by_item: bool) -> dict[str, Any]:
         key = line["id"].partition(":")[2] if by_item else line["subset"]
         predictions = parts.setdefault(key, {"predictions": []})["predictions"]
         alternatives = line["texts"] if whole else line["completions"]
+        if line["chosen"] >= len(alternatives):
+            raise RunDirectoryError(
+                f"{path / CHOICES_FILE}: {line['id']} has {len(alternatives)} alternatives, but number {line['chosen']} "
+                "was chosen; repeat the evaluation with overwrite=true"
+            )
         predictions.append({"id": f"{key}_{len(predictions)}", "pred": alternatives[line["chosen"]]})
     return parts
 
