@@ -105,7 +105,10 @@ def changed(key: str, value: Any) -> dict[str, Any]:
         (changed("answers", [{"text": "Ann", "answer_start": "0"}]), ("answers[0].answer_start", "number", '"0"')),
         (changed("is_impossible", True), ("qas[0] (question a)", "is_impossible", "true", "number of answers is 1")),
         (changed("is_impossible", "no"), ("qas[0].is_impossible (question a)", "true", "false", '"no"')),
-        (document(qa("a", is_impossible=False)), ("qas[0] (question a)", "is_impossible", "false", "number of answers is 0")),
+        (
+            document(qa("a", is_impossible=False)),
+            ("qas[0] (question a)", "is_impossible", "false", "number of answers is 0"),
+        ),
         (document(qa("a"), context=""), ("paragraphs[0].context", "empty")),
         ({"data": {"title": "T"}}, ("data", "list", '{"title": "T"}')),
         ({"dota": []}, ("'data'", "dota")),

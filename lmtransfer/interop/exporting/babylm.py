@@ -160,8 +160,8 @@ def _choices(path: Path, *, whole: bool, by_item: bool) -> dict[str, Any]:
         alternatives = line["texts"] if whole else line["completions"]
         if line["chosen"] >= len(alternatives):
             raise RunDirectoryError(
-                f"{path / CHOICES_FILE}: {line['id']} has {len(alternatives)} alternatives, but number {line['chosen']} "
-                "was chosen; repeat the evaluation with overwrite=true"
+                f"{path / CHOICES_FILE}: {line['id']} has {len(alternatives)} alternatives, but chosen is "
+                f"{line['chosen']}, counted from 0; repeat the evaluation with overwrite=true"
             )
         predictions.append({"id": f"{key}_{len(predictions)}", "pred": alternatives[line["chosen"]]})
     return parts
