@@ -255,8 +255,8 @@ def test_an_empty_variable_is_no_folder(world: Path, answer: Answer, monkeypatch
 @pytest.mark.parametrize(
     ("words", "names"),
     [
-        ((*PREPARE, "corpus.path=texts"), ("HOME", "cache_dir=", "LMTRANSFER_CACHE")),
-        (PRETRAIN, ("HOME", "cache_dir=", "LMTRANSFER_CACHE")),
+        ((*PREPARE, "corpus.path=texts"), ("HOME", "cache_dir", "LMTRANSFER_CACHE")),
+        (PRETRAIN, ("HOME", "cache_dir", "LMTRANSFER_CACHE")),
         ((*PREPARE, "corpus.path=~/texts"), ("corpus.path=~/texts", "HOME")),
         ((*PRETRAIN, "output_root=~"), ("output_root=~", "HOME")),
     ],
