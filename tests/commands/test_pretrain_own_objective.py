@@ -104,7 +104,7 @@ def test_one_class_and_one_yaml_are_all_that_an_objective_takes(
         assert lmtransfer(command, *words, f"name={command}") == 0
 
     assert lmtransfer("export", "run=runs/pretrain/own", "to=out/folder", "results=runs") == 0
-    assert re.search(r"\bBertModel\b.* plain\b", capsys.readouterr().out)
+    assert re.search(r"\bhead of plain\b.*\bBertModel\b", capsys.readouterr().out)
     assert "masked tokens by one matrix (plain)" in Path("out/folder/README.md").read_text()
     assert lmtransfer("export", "run=runs/pretrain/own", "to=out/graph", "format=onnx") == 0
     assert "outputs logits" in capsys.readouterr().out
