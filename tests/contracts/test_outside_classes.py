@@ -100,7 +100,6 @@ def test_inspect(outside: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "task riddles, split dev" in capsys.readouterr().out
 
 
-@pytest.mark.slow
 def test_export_and_report(outside: Path) -> None:
     _run("export", "run=runs/pretrain/base", "format=tensors", "to=exported")
     assert (outside / "exported" / "model.safetensors").is_file()
