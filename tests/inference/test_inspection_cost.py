@@ -91,7 +91,7 @@ def test_parameters_are_counted_once_each() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "objective", "measured", "tolerance"),
-    [("electra_small", "rtd", 5.7e9, 0.03), ("bert_base", "mlm", 15.0e9, 0.03), ("modern_base", "mlm", 20.6e9, 0.1)],
+    [("electra_small", "rtd", 5.7e9, 0.03), ("bert_base", "mlm", 15.0e9, 0.03)],
 )
 def test_memory_is_what_a_gpu_took(
     model: str, objective: str, measured: float, tolerance: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
