@@ -50,7 +50,7 @@ def _language_code(value: str) -> str:
 def _share_of_jobs(value: str) -> str:
     numbers = [int(number) for number in value.split("/")] if re.fullmatch(r"[0-9]{1,6}/[0-9]{1,6}", value) else []
     if not numbers or not 1 <= numbers[0] <= numbers[1]:
-        raise ValueError(f"{value[:40]!r} is not a share of jobs, such as 1/16 or 16/16")
+        raise ValueError(f"{value[:40]!r} is not one of several jobs, such as 3/16 for the third of 16")
     return value
 
 

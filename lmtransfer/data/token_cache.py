@@ -296,7 +296,7 @@ def prepare_share(
             sum(part.num_reused for part in parts),
             sum(part.num_blocks for part in parts),
         )
-    folder = _corpus_folder(corpus, tokenizer, cache_dir)
+    folder = _corpus_folder(corpus, corpus.fingerprint(), tokenizer, _cache_root(cache_dir))
     num_blocks, num_own, num_reused, total = 0, 0, 0, CorpusStatistics()
 
     def own_blocks() -> Iterator[DocumentBlock]:
@@ -417,7 +417,7 @@ def prepare(
     ``num_workers`` counts processes (0 and 1: this one only; None: one per core); the result does not depend on it. A
     training part with fewer than ``min_tokens`` (one row of the model that will read it) raises a DataError.
     """
-    cache_dir = default_cache_dir() if cache_dir is None else Path(cache_dir).expanduser().resolve()
+    cache_dir = _cache_root(cache_dir)
     if isinstance(corpus, MixtureCorpus):
         parts = {
             name: prepare(
@@ -432,7 +432,7 @@ def prepare(
         }
         return _mix(corpus, parts, cache_dir / "corpora")
     fingerprint = corpus.fingerprint()
-    folder = _corpus_folder(corpus, tokenizer, cache_dir)
+    folder = _corpus_folder(corpus, fingerprint, tokenizer, cache_dir)
     with lock_folder(folder):
         from_cache = (folder / "manifest.json").is_file()
         if not from_cache:
@@ -458,10 +458,13 @@ def prepare(
     return prepared
 
 
-def _corpus_folder(corpus: Corpus, tokenizer: Tokenizer, cache_dir: str | Path | None) -> Path:
+def _cache_root(cache_dir: str | Path | None) -> Path:
+    return default_cache_dir() if cache_dir is None else Path(cache_dir).expanduser().resolve()
+
+
+def _corpus_folder(corpus: Corpus, fingerprint: str, tokenizer: Tokenizer, cache_dir: Path) -> Path:
     """Return the folder of a tokenized corpus in the cache."""
-    cache = default_cache_dir() if cache_dir is None else Path(cache_dir).expanduser().resolve()
-    return cache / "corpora" / f"{_slug(corpus.name)}-{_key(corpus.fingerprint(), tokenizer.fingerprint)}"
+    return cache_dir / "corpora" / f"{_slug(corpus.name)}-{_key(fingerprint, tokenizer.fingerprint)}"
 
 
 def _mix(corpus: MixtureCorpus, parts: Mapping[str, PreparedCorpus], folder: Path) -> PreparedCorpus:
@@ -484,8 +487,11 @@ def _mix(corpus: MixtureCorpus, parts: Mapping[str, PreparedCorpus], folder: Pat
 
 def tokenizer_for(corpus: Corpus, trainer: TokenizerTrainer, *, cache_dir: str | Path | None = None) -> Tokenizer:
     """Return the tokenizer that ``trainer`` trains on a corpus's training documents, new or from the cache."""
-    cache_dir = default_cache_dir() if cache_dir is None else Path(cache_dir).expanduser().resolve()
-    folder = cache_dir / "tokenizers" / f"{_slug(corpus.name)}-{_key(corpus.fingerprint(), trainer.fingerprint)}"
+    folder = (
+        _cache_root(cache_dir)
+        / "tokenizers"
+        / f"{_slug(corpus.name)}-{_key(corpus.fingerprint(), trainer.fingerprint)}"
+    )
     with lock_folder(folder):
         if not folder.is_dir():
             with staged_folder(folder) as staged:
