@@ -26,8 +26,11 @@ _CANDIDATE = re.compile(
     rf"|(?<=[{_MARKS}])(?<![{_MARKS}]{{2}})[{_MARKS}]*+[{_CLOSERS}]*+(?:[^\S\n]\u00bb)?\s+"
     rf"|(?<=[{_FULL_WIDTH_MARKS}])[{_FULL_WIDTH_MARKS}]*[\u300d\u300f\u201d\u2019\uff09\u3011]*\s*)"
 )
+#: A line end and full-width marks end a sentence, whatever follows.
+_ALWAYS_END = "\n\u3002\uff01\uff1f\uff61"
 _LAST_WORD = re.compile(r"[^\s()\[\]{}\"'\u2018\u201c\u00ab\u2014/]*+$")
 _INNER_STOP = re.compile(r"\w\.\w")
+_ROMAN_DIGITS = frozenset("ivxlcIVXLC")
 _LIST_NUMBER = re.compile(r"(?:^|\n)[^\S\n]*(?:\d{1,3}|[ivxlc]{1,5}|[IVXLC]{2,5})$")
 
 
@@ -48,8 +51,16 @@ _FIRST_WORDS = _words(
 )
 
 
+def _is_ordinary(word: str) -> bool:
+    """Whether a word is neither an abbreviation nor the number of a list item."""
+    return word.isalpha() and len(word) > 1 and word[-1] not in _ROMAN_DIGITS and word.lower() not in _ABBREVIATIONS
+
+
 def _is_abbreviation(text: str, stop: int, following: int) -> bool:
     """Whether the full stop at ``stop`` belongs to the preceding word; the next word starts at ``following``."""
+    words = text[max(0, stop - 24) : stop].split()
+    if words and _is_ordinary(words[-1]):  # nearly always, so the searches below are rare
+        return False
     match = _LAST_WORD.search(text, max(0, stop - 24), stop)
     word = match.group() if match else ""
     folded = word.lower()
@@ -63,17 +74,14 @@ def _is_abbreviation(text: str, stop: int, following: int) -> bool:
     return bool(word[-1:].isalnum() and len(word) <= 5 and _LIST_NUMBER.search(text, max(0, stop - 12), stop))
 
 
-def _ends_sentence(text: str, match: re.Match[str]) -> bool:
-    """Whether the candidate ends a sentence, judging by its marks and the following text."""
-    start, end = match.span()
-    if end == len(text) or "\n" in match.group():
+def _ends_sentence(text: str, start: int, end: int) -> bool:
+    """Whether the candidate from ``start`` to ``end`` ends a sentence, judging by its marks and the following text."""
+    if end == len(text):
         return True
     mark, following = text[start], text[end]
-    if mark in "\u3002\uff01\uff1f\uff61":
+    if mark in _ALWAYS_END or "\n" in text[start:end]:
         return True
-    if following.islower():
-        return False
-    if following in _CONTINUES:
+    if following.islower() or following in _CONTINUES:
         return False
     if mark == "." and (end - start < 2 or text[start + 1] != "."):
         return not _is_abbreviation(text, start, end)
@@ -102,7 +110,7 @@ def sentence_spans(text: str) -> list[tuple[int, int]]:
     first = len(text) - len(text.lstrip())
     for match in _CANDIDATE.finditer(text, first):
         end = match.end()
-        if _ends_sentence(text, match):
+        if _ends_sentence(text, match.start(), end):
             _append(spans, text, start, end)
             start = end
     _append(spans, text, start, len(text))
