@@ -37,7 +37,7 @@ def opening_message(path: Path, pretraining: Pretraining) -> str:
         names = ", then ".join(f"{_losses(phase.parts)} ({phase.name}, {100 * phase.share:.3g} %)" for phase in phases)
     budgets = ((kind, getattr(pretraining.train, kind)) for kind in KINDS)
     kind, value = next((kind, value) for kind, value in budgets if value is not None)
-    budget = f"{value} {kind}" if isinstance(value, str) else f"{value:g} {kind}"
+    budget = f"{value} {kind}" if isinstance(value, str) else f"{value:g} {kind if value != 1 else kind[:-1]}"
     averaged = "" if average is None else f"\nthe average of the weights is validated and saved ({average})"
     return (
         f"pretraining {type(encoder).__name__} ({parameters / 1e6:.1f}M parameters) with {names} on "

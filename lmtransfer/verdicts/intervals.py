@@ -128,6 +128,7 @@ def _deviations(degrees_of_freedom: float) -> tuple[tuple[float, ...], tuple[flo
     return tuple(nodes.tolist()), tuple(probabilities.tolist())
 
 
+@functools.lru_cache(maxsize=1 << 16)
 def smallest_detectable(standard_error: float, degrees_of_freedom: float, *, level: float) -> float:
     """Return the true difference that a t test finds with probability ``POWER``, with the right sign."""
     reach = critical_value(level, degrees_of_freedom)

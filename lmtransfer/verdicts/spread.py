@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,14 +28,13 @@ def spread(values: Sequence[float]) -> Spread:
     """Compute mean, median and sample deviation of values, one for each seed."""
     if not values:
         raise ValueError("a spread needs at least one value")
+    return _spread(tuple(values))
+
+
+@functools.lru_cache(maxsize=1 << 14)  # a report asks for the same spread dozens of times, and ``stdev`` is slow
+def _spread(values: tuple[float, ...]) -> Spread:
     deviation = statistics.stdev(values) if len(values) > 1 else None
-    return Spread(
-        mean=statistics.fmean(values),
-        median=statistics.median(values),
-        deviation=deviation,
-        n=len(values),
-        values=tuple(values),
-    )
+    return Spread(statistics.fmean(values), statistics.median(values), deviation, len(values), values)
 
 
 def expected_best(

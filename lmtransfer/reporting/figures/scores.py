@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path, PurePath
 from typing import Any, TypeVar
 
@@ -11,7 +12,7 @@ from lmtransfer.reporting.figures.drawing import draw
 from lmtransfer.reporting.figures.logged import detection_charts, loss_charts, metric_charts, part_charts
 from lmtransfer.reporting.figures.spec import Chart, Panel, Place, Series, make_series, points_panel
 from lmtransfer.reporting.figures.style import FILLS, MAX_CURVES, SavedFigure, shorten, slug, with_count
-from lmtransfer.reporting.results import table_rows
+from lmtransfer.reporting.results import ReportRow, table_rows
 from lmtransfer.reporting.runs.collect import Run, is_seed
 from lmtransfer.reporting.runs.details import (
     LayerWeights,
@@ -26,6 +27,10 @@ from lmtransfer.verdicts.spread import Spread, expected_best, spread
 
 #: Maximum number of runs in a chart of layer weights; with more, the columns would be too narrow.
 _MAX_RUNS = 6
+#: Maximum number of runs in a chart of bars; the title says if runs are omitted.
+_MAX_BARS = 20
+#: What runs are compared with.
+_REFERENCES = ("majority", "baseline", "control")
 
 _Item = TypeVar("_Item")
 #: A label of a series, whether the series is a control, a place on the x axis, and a score.
@@ -83,25 +88,34 @@ def _with_controls(
 
 def comparison_charts(entries: Sequence[Entry]) -> Iterator[Chart]:
     """Chart majority, baselines, controls, probes and finetuned runs as bars, for each task with at least two."""
-    groups = _group(
-        (
-            (row.entry.group, row.entry.metric),
+    rows = [row for row in table_rows(entries) if row.entry.score is not None and row.entry.group != "pretraining"]
+    groups = _group(((row.entry.group, row.entry.metric), row) for row in rows)
+    for (group, metric), members in groups.items():
+        visible, title = _best_rows(members), f"{group}: {metric}"
+        if len(visible) < len(members):
+            title += f", the best {_MAX_BARS} runs"
+        bars = [
             Series(
                 "",
-                ((row.label, row.entry.score),),
+                ((row.label, score),),
                 ink=FILLS.get(row.entry.transfer, FILLS["finetuned"]),
                 differences={} if row.entry.difference is None else {row.label: row.entry.difference},
-            ),
-        )
-        for row in table_rows(entries)
-        if row.entry.score is not None and row.entry.group != "pretraining"
-    )
-    for (group, metric), bars in groups.items():
+            )
+            for row in visible
+            if (score := row.entry.score) is not None
+        ]
         if len(bars) > 1:
             panels = [Panel("bars", "", metric, tuple(bars))]
             if any(bar.differences for bar in bars):
                 panels.append(Panel("differences", "", metric, tuple(bars)))
-            yield Chart(f"comparison-{slug(group)}-{slug(metric)}", f"{group}: {metric}", tuple(panels))
+            yield Chart(f"comparison-{slug(group)}-{slug(metric)}", title, tuple(panels))
+
+
+def _best_rows(rows: Sequence[ReportRow]) -> list[ReportRow]:
+    """Leave out all but the best ``_MAX_BARS`` runs and the controls of other runs; keep the order of ``rows``."""
+    ranked = sorted((row.entry for row in rows if row.entry.transfer not in _REFERENCES), key=attrgetter("order"))
+    omitted = {entry.run.key for entry in ranked[_MAX_BARS:]}
+    return [row for row in rows if row.entry.run.key not in omitted or row.entry.transfer in ("majority", "baseline")]
 
 
 def label_charts(entries: Sequence[Entry]) -> Iterator[Chart]:

@@ -32,6 +32,7 @@ from lmtransfer.system.safe_files import read_json
 
 #: The file in a study's folder that lists the study's sections.
 _SECTIONS_FILE = "sections.json"
+_Dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 
 class _SavedSection(TypedDict):
@@ -152,7 +153,7 @@ def _run(entry: Entry) -> dict[str, Any]:
 
 
 def _yaml(content: Mapping[str, Any]) -> str:
-    return yaml.safe_dump(dict(content), sort_keys=False, allow_unicode=True, width=110)
+    return yaml.dump(dict(content), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
 
 
 def _figure(figure: SavedFigure) -> dict[str, str]:

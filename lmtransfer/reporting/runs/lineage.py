@@ -40,9 +40,9 @@ def starting_point(run: Run, runs: Sequence[Run]) -> Run | None:
 
 
 def _run_at(path: str, run: Run, runs: Sequence[Run]) -> Run | None:
-    target = PurePath(path)
+    target, names = PurePath(path), {path, str(Path(path))}
     for other in runs:
-        if other.path == Path(path) or str(other.path) == path:
+        if str(other.path) in names:
             return other
     matches = [other for other in runs if other.key != run.key and _same_end(target, other)]
     if matches:
