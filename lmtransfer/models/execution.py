@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.base import encoders_in
+from lmtransfer.models.layers.attention.dispatch import keep_uncompiled
 from lmtransfer.models.layers.attention.self_attention import AttentionLayer
 from lmtransfer.models.layers.building_blocks import InputEmbeddings, ResidualNorm, ResidualStream
 from lmtransfer.models.layers.cross_entropy import compile_losses
@@ -37,6 +38,7 @@ def compile_blocks(learner: nn.Module) -> None:
             embeddings = [module for module in encoder.modules() if isinstance(module, InputEmbeddings)]
             for module in (*embeddings, *encoder.blocks()):
                 module.compile(dynamic=False)
+    keep_uncompiled()
     compile_losses()
 
 

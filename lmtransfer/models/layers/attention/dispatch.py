@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 
 import numpy as np
 import torch
@@ -163,7 +163,16 @@ def attention(
     return _uncompiled(query_NHK, key_THK, value_THK, layout, reach, dropout)
 
 
-@torch.compiler.disable  # its block shapes change from batch to batch; the code around it has static shapes
+@cache
+def keep_uncompiled() -> None:
+    """Keep ``torch.compile`` out of the kernels whose shapes change from batch to batch; those around have static ones.
+
+    This is no decorator, because ``torch.compiler.disable`` imports the compiler, which takes more than a second.
+    """
+    global _uncompiled
+    _uncompiled = torch.compiler.disable(_uncompiled)
+
+
 def _uncompiled(query: Tensor, key: Tensor, value: Tensor, layout: Layout, reach: int | None, dropout: float) -> Tensor:
     if len(layout.parts) > 1:
         sizes = [sum(part.lengths) for part in layout.parts]
