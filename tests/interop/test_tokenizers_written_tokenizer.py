@@ -157,6 +157,15 @@ def test_texts_and_pairs_are_framed_as_our_tasks_frame_them(made: tuple[Tokenize
             assert got["attention_mask"] == [1] * len(got["input_ids"])
 
 
+def test_the_frame_names_its_tokens_by_their_text(made: tuple[Tokenizer, Path]) -> None:
+    """Not every reader of the file looks up the ids of a template; transformers.js takes them for tokens."""
+    tokenizer, folder = made
+    frame = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))["post_processor"]
+    cls, sep = tokenizer.piece(tokenizer.cls_id), tokenizer.piece(tokenizer.sep_id)
+    for kind, expected in (("single", [cls, sep]), ("pair", [cls, sep, sep])):
+        assert [item["SpecialToken"]["id"] for item in frame[kind] if "SpecialToken" in item] == expected
+
+
 def test_special_tokens_of_a_text(made: tuple[Tokenizer, Path]) -> None:
     tokenizer, folder = made
     theirs = AutoTokenizer.from_pretrained(folder)

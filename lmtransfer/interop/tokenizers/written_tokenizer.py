@@ -168,12 +168,12 @@ def write_tokenizer(
     _add_specials(library, {token: ids[role] for role, token in specials.items()})
     cls, sep = tokenizer.piece(tokenizer.cls_id), tokenizer.piece(tokenizer.sep_id)
     second = min(1, num_segments - 1)
+    # An id in a template is its token's text, which is what transformers.js takes it for.
+    single = [f"{cls}:0", "$A:0", f"{sep}:0"]
     library.post_processor = processors.TemplateProcessing(
-        single="cls:0 $A:0 sep:0",
-        pair=f"cls:0 $A:0 sep:0 $B:{second} sep:{second}",
-        special_tokens=[
-            {"id": role, "ids": [roles[role]], "tokens": [token]} for role, token in (("cls", cls), ("sep", sep))
-        ],
+        single=single,
+        pair=[*single, f"$B:{second}", f"{sep}:{second}"],
+        special_tokens=[(cls, roles["cls"]), (sep, roles["sep"])],
     )
     library.no_truncation()
     library.no_padding()
