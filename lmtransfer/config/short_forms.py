@@ -12,6 +12,7 @@ from lmtransfer.config import config_files, paths
 from lmtransfer.config.config_files import config_folders, group_config
 from lmtransfer.config.nearest import hint
 from lmtransfer.errors import ConfigError
+from lmtransfer.system.machine import is_address
 
 _GROUP_OF_TASKS = "lmtransfer.tasks.base.TaskGroup"
 _CORPUS_OF_FILES = "lmtransfer.data.corpora.corpus.FileCorpus"
@@ -55,7 +56,7 @@ def _find_corpus(name: str, part: Any, folders: list[Path], problems: list[str])
     path = paths.find(f"corpus/{part}.yaml", folders)
     if path is not None:
         return config_files.load(path)
-    if Path(str(part)).expanduser().exists():
+    if is_address(str(part)) or Path(str(part)).expanduser().exists():
         text = paths.find("corpus/text.yaml", folders)
         assert text is not None
         return OmegaConf.merge(config_files.load(text), {"name": name, "path": str(part)})

@@ -9,10 +9,12 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, cast
 
 from lmtransfer.data.documents import Notes
+from lmtransfer.data.remote_files import RemoteFile, SourceFile, naming_failures
 from lmtransfer.errors import DataError
 from lmtransfer.system.machine import naming
 from lmtransfer.system.optional import import_optional
@@ -64,18 +66,33 @@ class Meter:
     done: int = 0
 
 
-class _CountingFile(io.FileIO):
-    def __init__(self, path: Path, meter: Meter) -> None:
-        super().__init__(path, "rb")
+class _CountingFile(io.RawIOBase):
+    def __init__(self, path: SourceFile, meter: Meter) -> None:
+        self._file: Any = path.open() if isinstance(path, RemoteFile) else path.open("rb", buffering=0)
+        self._naming = partial(naming_failures if isinstance(path, RemoteFile) else naming, str(path))
         self._meter = meter
         self.num_read = 0
 
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return bool(self._file.seekable())
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        return int(self._file.seek(offset, whence))
+
     def readinto(self, buffer: WriteableBuffer, /) -> int | None:
-        with naming(str(self.name)):
-            count = super().readinto(buffer)
+        with self._naming():
+            count: int | None = self._file.readinto(buffer)
         self._meter.done += count or 0
         self.num_read += count or 0
         return count
+
+    def close(self) -> None:
+        if not self.closed:
+            self._file.close()
+        super().close()
 
 
 class _Expanding(io.RawIOBase):
@@ -85,7 +102,7 @@ class _Expanding(io.RawIOBase):
     1000 is an attack on memory and time.
     """
 
-    def __init__(self, unpacked: io.RawIOBase | BinaryIO, packed: _CountingFile, path: Path) -> None:
+    def __init__(self, unpacked: io.RawIOBase | BinaryIO, packed: _CountingFile, path: SourceFile) -> None:
         self._unpacked, self._packed, self._path = unpacked, packed, path
         self._num_bytes = 0
 
@@ -108,7 +125,7 @@ class _Expanding(io.RawIOBase):
 class _ZstdFile(io.RawIOBase):
     """The decompressed bytes of a zstd file with one or more frames; a damaged or incomplete frame raises EOFError."""
 
-    def __init__(self, source: BinaryIO, path: Path) -> None:
+    def __init__(self, source: BinaryIO, path: SourceFile) -> None:
         zstandard = import_optional("zstandard", work=f"{path}", error=DataError)
         self._source = source
         self._error = zstandard.ZstdError
@@ -187,16 +204,16 @@ def saved_files(folder: Path) -> list[Path]:
     return [folder / str(name) for name in names]
 
 
-def plain_name(path: Path) -> str:
+def plain_name(path: SourceFile) -> str:
     """Return the file's name without a compression suffix."""
     return path.stem if path.suffix in COMPRESSIONS else path.name
 
 
 @contextmanager
-def open_binary(path: Path, meter: Meter | None = None) -> Iterator[BinaryIO]:
+def open_binary(path: SourceFile, meter: Meter | None = None) -> Iterator[BinaryIO]:
     """Open a file for reading bytes, decompressed according to its suffix (.gz, .xz, .zst)."""
     try:
-        problem = irregularity(path)
+        problem = None if isinstance(path, RemoteFile) else irregularity(path)
         if problem is not None:
             raise DataError(f"{path}: {problem}")
         packed = _CountingFile(path, meter or Meter())
@@ -221,7 +238,7 @@ def open_binary(path: Path, meter: Meter | None = None) -> Iterator[BinaryIO]:
             ) from None
 
 
-def _limit_expansion(unpacked: io.RawIOBase | BinaryIO, packed: _CountingFile, path: Path) -> BinaryIO:
+def _limit_expansion(unpacked: io.RawIOBase | BinaryIO, packed: _CountingFile, path: SourceFile) -> BinaryIO:
     return io.BufferedReader(_Expanding(unpacked, packed, path), _BUFFER_BYTES)
 
 
@@ -253,7 +270,7 @@ def not_utf8(where: str, rest: bytes, position: int, *, alternative: str = "") -
     )
 
 
-def check_text(path: Path, start: bytes) -> None:
+def check_text(path: SourceFile, start: bytes) -> None:
     """Raise an error if a file is not text, or is UTF-16 or UTF-32 text, judging by the start of its first line."""
     for mark, what in _NO_TEXT.items():
         if start.startswith(mark):
@@ -262,7 +279,7 @@ def check_text(path: Path, start: bytes) -> None:
         raise DataError(f"{path}: is not text but binary data, or UTF-16: {_CONVERT.format('UTF-16')}")
 
 
-def _raw_lines(stream: BinaryIO, path: Path) -> Iterator[bytes]:
+def _raw_lines(stream: BinaryIO, path: SourceFile) -> Iterator[bytes]:
     start = stream.readline(4096)
     check_text(path, start)
     line = start if start.endswith(b"\n") else start + stream.readline(LONGEST_LINE_BYTES + 1)
@@ -278,7 +295,11 @@ def _raw_lines(stream: BinaryIO, path: Path) -> Iterator[bytes]:
 
 
 def read_lines(
-    path: Path, *, encoding_errors: EncodingErrors = "strict", notes: Notes | None = None, meter: Meter | None = None
+    path: SourceFile,
+    *,
+    encoding_errors: EncodingErrors = "strict",
+    notes: Notes | None = None,
+    meter: Meter | None = None,
 ) -> Iterator[tuple[int, str]]:
     """Yield the lines of a text file with their numbers, from 1, without line ends.
 

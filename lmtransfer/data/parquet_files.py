@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from lmtransfer.data.documents import Notes
 from lmtransfer.data.files import COMPRESSIONS, EncodingErrors, Meter, decode, open_binary, plain_name, saved_files
+from lmtransfer.data.remote_files import SourceFile
 from lmtransfer.errors import DataError
 from lmtransfer.system.machine import naming
 from lmtransfer.system.printable import first_line
@@ -28,11 +29,11 @@ _ROWS = 256
 class Columns:
     """An open table with typed columns; a ``save_to_disk`` folder may have several files."""
 
-    files: tuple[Path, ...]
+    files: tuple[SourceFile, ...]
     schema: pa.Schema
     meter: Meter | None
 
-    def batches(self, names: Sequence[str] | None = None) -> Iterator[tuple[Path, int, pa.RecordBatch]]:
+    def batches(self, names: Sequence[str] | None = None) -> Iterator[tuple[SourceFile, int, pa.RecordBatch]]:
         """Yield the rows in order, a few at a time, each time with the file and the number of the first row, from 1."""
         import pyarrow as pa
 
@@ -69,9 +70,11 @@ class Columns:
                 yield f"{file}:row {row}", dict(zip(columns, cells, strict=True)), renamed
 
 
-def open_columns(path: Path, meter: Meter | None = None) -> Columns:
+def open_columns(path: SourceFile, meter: Meter | None = None) -> Columns:
     """Open a parquet file, an arrow file or stream (plain or compressed), or a ``save_to_disk`` folder."""
-    files = saved_files(path) if path.is_dir() else [path]
+    files: list[SourceFile] = [path]
+    if isinstance(path, Path) and path.is_dir():
+        files = [*saved_files(path)]
     if not files:
         raise DataError(f"{path}: the folder has no .arrow files (datasets.save_to_disk writes them)")
     with _open(files[0], None, None) as (schema, _):
@@ -80,7 +83,7 @@ def open_columns(path: Path, meter: Meter | None = None) -> Columns:
 
 @contextmanager
 def _open(
-    path: Path, meter: Meter | None, names: Sequence[str] | None
+    path: SourceFile, meter: Meter | None, names: Sequence[str] | None
 ) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -142,7 +145,7 @@ def check_strings(columns: Columns, name: str, *, key: str) -> None:
 
 
 def texts_of(
-    column: pa.Array, path: Path, first: int, encoding_errors: EncodingErrors, notes: Notes
+    column: pa.Array, path: SourceFile, first: int, encoding_errors: EncodingErrors, notes: Notes
 ) -> list[str | None]:
     """Return the strings in a column; ``first`` is the number of its first row in the file, for messages."""
     return [
@@ -175,7 +178,7 @@ def label_name(value: Any, names: Sequence[str]) -> Any:
 def _values(
     column: pa.Array,
     names: Sequence[str] | None,
-    path: Path,
+    path: SourceFile,
     first: int,
     encoding_errors: EncodingErrors,
     notes: Notes,

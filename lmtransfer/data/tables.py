@@ -26,6 +26,7 @@ from lmtransfer.config.types import TableFormat, TextFormat
 from lmtransfer.data.documents import Notes
 from lmtransfer.data.files import EncodingErrors, Meter, plain_name, read_lines
 from lmtransfer.data.parquet_files import open_columns
+from lmtransfer.data.remote_files import SourceFile
 from lmtransfer.errors import ConfigError, DataError
 
 #: The format of a file by its suffix, which a compression suffix may follow.
@@ -114,7 +115,7 @@ def delimiter_of(value: str | None, key: str) -> str | None:
     return character
 
 
-def format_by_name(path: Path) -> TextFormat | None:
+def format_by_name(path: SourceFile) -> TextFormat | None:
     """Return the format of a file or of a ``save_to_disk`` folder by its name; None if the name does not decide."""
     return "parquet" if path.is_dir() else FORMATS.get(Path(plain_name(path)).suffix.lower())
 
@@ -141,7 +142,7 @@ class TableLayout:
     encoding_errors: EncodingErrors = "strict"
     delimiter: str | None = None
 
-    def format_of(self, path: Path, notes: Notes | None = None) -> TableFormat:
+    def format_of(self, path: SourceFile, notes: Notes | None = None) -> TableFormat:
         """Return a file's format by its name or, if columns are separated by tabs, by its content."""
         if self.file_format is not None:
             return self.file_format
@@ -279,7 +280,7 @@ class IncomingRows:
 
 
 def open_table(
-    source: Path | IncomingRows,
+    source: SourceFile | IncomingRows,
     columns: Sequence[ColumnSpec],
     *,
     layout: TableLayout,

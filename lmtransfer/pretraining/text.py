@@ -21,7 +21,7 @@ from lmtransfer.data.token_cache import PreparedCorpus, prepare, tokenizer_for
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.interop.added_tokens import add_words
 from lmtransfer.interop.open_run import open_saved
-from lmtransfer.system.machine import default_cache_dir
+from lmtransfer.system.machine import default_cache_dir, is_address
 from lmtransfer.system.optional import import_optional
 from lmtransfer.tokenizers.base import Tokenizer
 
@@ -216,7 +216,7 @@ def _with_absolute_path(corpus: Mapping[str, Any]) -> dict[str, Any]:
     if not corpus.get("path"):
         return dict(corpus)
     paths = corpus["path"] if isinstance(corpus["path"], list) else [corpus["path"]]
-    return {**corpus, "path": [_absolute(str(path)) for path in paths]}
+    return {**corpus, "path": [path if is_address(str(path)) else _absolute(str(path)) for path in paths]}
 
 
 def _absolute(path: str) -> str:

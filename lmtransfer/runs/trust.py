@@ -30,7 +30,7 @@ from lmtransfer.data.files import find_file
 from lmtransfer.errors import LmtransferError, RunDirectoryError
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.system.durable import write_text
-from lmtransfer.system.machine import default_cache_dir
+from lmtransfer.system.machine import default_cache_dir, is_address
 from lmtransfer.system.safe_files import check_folder, read_bytes
 from lmtransfer.training import process_group
 
@@ -132,8 +132,8 @@ def check_same_text(config: Mapping[str, Any], directory: RunDirectory, *, data_
 
 
 def _local(node: Mapping[str, Any], data_root: str | None) -> Corpus:
-    if node.get("dataset"):
-        raise RunDirectoryError("the corpus is on the hub")
+    if node.get("dataset") or any(map(is_address, _names(node.get("path")))):
+        raise RunDirectoryError("the corpus is on the hub or at another address")
     known = {name: None if name == "hub_dataset" else value for name, value in node.items()}
     corpus: Corpus = build(OmegaConf.create(known), data_root=data_root, cache_dir=None)
     return corpus

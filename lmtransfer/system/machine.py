@@ -42,6 +42,11 @@ _NO_PATHS = frozenset({"name", "text", "text_b", "_target_", "command", "title"}
 _LONGEST_PATH, _LONGEST_MESSAGE, _MOST = 160, 600, 1 << 14
 
 
+def is_address(path: str) -> bool:
+    """Whether a path is an address, such as ``s3://bucket/folder``, and not a path on this machine."""
+    return "://" in path
+
+
 @contextmanager
 def naming(path: Path | str) -> Iterator[None]:
     """Add ``path`` to system errors that the block raises without a path, such as a failed write."""

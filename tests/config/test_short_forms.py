@@ -22,8 +22,9 @@ def test_parts_are_named_by_corpus_or_path(tmp_path: Path, monkeypatch: pytest.M
     listed = config(["fra", "own.txt"])
     expand_parts(listed)
     assert {name: part.name for name, part in listed.corpus.parts.items()} == {"fra": "fra", "own": "own"}
-    named = config({"french": "fra", "mine": "own.txt", "given": {"_target_": "x.Y"}})
+    named = config({"french": "fra", "mine": "own.txt", "far": "s3://bucket/texts", "given": {"_target_": "x.Y"}})
     expand_parts(named)
+    assert (named.corpus.parts.far.name, named.corpus.parts.far.path) == ("far", "s3://bucket/texts")
     assert named.corpus.parts.french.files == ["multilingual/fra/train.txt"]
     assert named.corpus.parts.mine.path == "own.txt"
     assert named.corpus.parts.given == {"_target_": "x.Y"}

@@ -23,6 +23,7 @@ from lmtransfer.data.corpora.sentences import sentence_spans
 from lmtransfer.data.corpora.text_files import Boundary, format_of, is_extracted, locate, read_documents, source_digest
 from lmtransfer.data.documents import Corpus, Document, Notes
 from lmtransfer.data.files import EncodingErrors, Meter
+from lmtransfer.data.remote_files import SourceFile, file_size, source_file
 from lmtransfer.data.tables import delimiter_of
 from lmtransfer.errors import ConfigError
 
@@ -177,7 +178,7 @@ class BaseCorpus(Corpus):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class FileCorpus(BaseCorpus):
-    """A corpus of local files (text, or a column of tables), plain or compressed; see conf/corpus/text.yaml."""
+    """A corpus of files (text, or a column of tables), plain or compressed; see conf/corpus/text.yaml."""
 
     path: str | list[str]
     name: Name = "text"
@@ -202,11 +203,12 @@ class FileCorpus(BaseCorpus):
 
     @override
     def _read(self, notes: Notes, meter: Meter) -> Iterator[Document]:
+        files = [source_file(file) for file in self.files]
         if skipped := self._found.skipped_files:
             kind = "table and JSON files in the folder, left out (a pattern such as folder/*.csv reads them)"
             notes.add(kind, skipped[0], len(skipped))
-        meter.total = sum(Path(file).stat().st_size for file in self.files)
-        for file in map(Path, self.files):
+        meter.total = sum(map(file_size, files))
+        for file in files:
             extracted = self._is_extracted(file)
             if extracted:
                 notes.add("files from WikiExtractor, read with corpus.boundary=doc", str(file))
@@ -224,23 +226,23 @@ class FileCorpus(BaseCorpus):
 
     def _check_delimiter(self) -> None:
         for file in self.files:
-            file_format = self._format_of(Path(file))
+            file_format = self._format_of(source_file(file))
             if file_format not in ("tsv", "quoted_tsv", "csv"):
                 raise ConfigError(
                     f"corpus.delimiter={self.delimiter}: {file} is read as {file_format}, which has no delimiter; set "
                     "corpus.delimiter=null, or corpus.format to tsv, quoted_tsv or csv"
                 )
 
-    def _is_extracted(self, file: Path) -> bool:
+    def _is_extracted(self, file: SourceFile) -> bool:
         return self.boundary == "auto" and self._format_of(file) == "text" and is_extracted(file)
 
-    def _format_of(self, file: Path) -> TextFormat:
+    def _format_of(self, file: SourceFile) -> TextFormat:
         return format_of(file) if self.format == "auto" else self.format
 
     @override
     def _content(self) -> dict[str, Any]:
         digest = blake2b(digest_size=16)
-        for file in map(Path, self.files):
+        for file in map(source_file, self.files):
             kind = "doc" if self._is_extracted(file) else self._format_of(file)
             digest.update(f"{kind} {source_digest(file, self.cache_dir)}\n".encode())
         return {

@@ -1,4 +1,4 @@
-"""The local text files of a corpus: how ``corpus.path`` is resolved to files, their digests, and their documents.
+"""The text files of a corpus: how ``corpus.path`` is resolved to files, their digests, and their documents.
 
 Digests are cached, so that a large corpus is not hashed again before every run. The key consists of path, size, inode
 and both timestamps. A digest is cached only if the file had not changed for a few seconds when it was hashed. Otherwise
@@ -31,9 +31,11 @@ from lmtransfer.data.files import (
     read_lines,
     saved_files,
 )
+from lmtransfer.data.remote_files import RemoteFile, SourceFile, list_files, source_file
 from lmtransfer.data.tables import FORMATS, TEXT_COLUMNS, BadRows, ColumnSpec, TableLayout, format_by_name, open_table
 from lmtransfer.errors import DataError
 from lmtransfer.system.durable import file_hash, write_json
+from lmtransfer.system.machine import is_address
 from lmtransfer.system.safe_files import irregularity
 
 Boundary = Literal["blank_line", "file", "line", "heading", "doc", "block"]
@@ -64,8 +66,9 @@ def locate(paths: str | Sequence[str], *, key: str = "corpus.path") -> CorpusFil
     """Find the files that ``paths``, the value of the setting ``key``, refers to.
 
     Each entry is a file (its name also matches a compressed file), a folder, which is searched recursively for texts
-    and may be a folder of ``datasets.save_to_disk``, or a pattern with ``*``. Relative paths start at the folder where
-    the command was started. In a folder, hidden files and compressed copies of uncompressed files are skipped.
+    and may be a folder of ``datasets.save_to_disk``, or a pattern with ``*``; or the address of one of these, such as
+    ``s3://bucket/folder``. Relative paths start at the folder where the command was started. In a folder, hidden files
+    and compressed copies of uncompressed files are skipped.
     """
     entries = [paths] if isinstance(paths, str) else list(paths)
     if not entries:
@@ -74,56 +77,75 @@ def locate(paths: str | Sequence[str], *, key: str = "corpus.path") -> CorpusFil
     skipped_files: list[str] = []
     named = True
     for entry in entries:
-        path = Path(os.path.abspath(Path(entry).expanduser()))
-        file = find_file(path)
-        if file is not None:
-            files.append(str(file))
-            continue
-        if path.is_dir():
-            matches, others = _search(path, key)
+        if is_address(entry):
+            place = entry
+            matches, is_folder = list_files(entry, key=key)
+        else:
+            path = Path(os.path.abspath(Path(entry).expanduser()))
+            place, file = str(path), find_file(path)
+            is_folder = file is None and path.is_dir()
+            if file is not None:
+                matches = [str(file)]
+            elif is_folder:
+                matches = _walk(path, key)
+            else:
+                matches = sorted(name for name in glob.glob(place, recursive=True) if os.path.isfile(name))
+            if not is_folder and not matches:
+                raise DataError(
+                    f"{key}={entry}: no file or folder matches (searched for {path}; relative paths start at the "
+                    "folder where the command was started)"
+                )
+        if is_folder:
+            matches, others = _texts_and_tables(matches)
             skipped_files.extend(others)
             if not matches:
                 pattern = f"{entry}/**/*{Path(others[0]).suffix}" if others else f"{entry}/**/*"
                 raise DataError(
-                    f"{key}={entry}: no file in {path} has a known format ("
+                    f"{key}={entry}: no file in {place} has a known format ("
                     f"{', '.join(FOLDER_SUFFIXES)}, each also with {', '.join(COMPRESSIONS)}); rename the files, or "
                     f"select them with a pattern such as {pattern}"
-                )
-        else:
-            matches = sorted(name for name in glob.glob(str(path), recursive=True) if os.path.isfile(name))
-            if not matches:
-                raise DataError(
-                    f"{key}={entry}: no file or folder matches (searched for {path}; relative paths start at the "
-                    "folder where the command was started)"
                 )
         files.extend(matches)
         named = named and len(matches) == 1
     return CorpusFiles(tuple(dict.fromkeys(files)), named, tuple(skipped_files))
 
 
-def _search(folder: Path, key: str) -> tuple[list[str], list[str]]:
-    """Return a folder's text files, and its table and JSON files, in path order; compressed duplicates are left out."""
-    texts: dict[str, str] = {}
-    others: dict[str, str] = {}
+def _walk(folder: Path, key: str) -> list[str]:
+    """Return the files below a folder that are not hidden, or those of a set of ``datasets.save_to_disk``."""
+    files: list[str] = []
     for parent, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         if SAVED_SPLITS in names:
             raise DataError(f"{key}: {parent} {describe_splits(Path(parent))}")
         saved = [file.name for file in saved_files(Path(parent))] if SAVED_SET in names else []
-        for name in saved or sorted(names):  # the plain name sorts before its compressed copies
-            plain = plain_name(Path(name))
-            suffix = Path(plain).suffix.lower()
-            if not name.startswith(".") and suffix in FORMATS:
-                problem = irregularity(Path(parent, name))
-                if problem is not None:
-                    raise DataError(f"{os.path.join(parent, name)}: {problem}, or remove it from the folder")
-                kind = texts if suffix in FOLDER_SUFFIXES else others
-                kind.setdefault(os.path.join(parent, plain), os.path.join(parent, name))
+        files += [os.path.join(parent, name) for name in saved or names if not name.startswith(".")]
+    return files
+
+
+def _texts_and_tables(files: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return a folder's text files, and its table and JSON files, in path order; compressed duplicates are left out."""
+    texts: dict[str, str] = {}
+    others: dict[str, str] = {}
+    for name in sorted(files):  # the plain name sorts before its compressed copies
+        file = source_file(name)
+        plain = plain_name(file)
+        suffix = Path(plain).suffix.lower()
+        if suffix in FORMATS:
+            problem = irregularity(file) if isinstance(file, Path) else None
+            if problem is not None:
+                raise DataError(f"{name}: {problem}, or remove it from the folder")
+            kind = texts if suffix in FOLDER_SUFFIXES else others
+            kind.setdefault(name.removesuffix(file.name) + plain, name)
     return [texts[plain] for plain in sorted(texts)], [others[plain] for plain in sorted(others)]
 
 
-def source_digest(path: Path, memo_folder: str | Path | None = None) -> str:
-    """Return the 128-bit hex digest of a file's bytes, cached in ``memo_folder`` if the file is large."""
+def source_digest(path: SourceFile, memo_folder: str | Path | None = None) -> str:
+    """Return the 128-bit hex digest of a file's bytes, cached in ``memo_folder`` if the file is large.
+
+    The digest of a remote file is that of its version (see ``RemoteFile.digest``).
+    """
+    if isinstance(path, RemoteFile):
+        return path.digest()
     before = _stamp(path)
     if memo_folder is None or before[0] < _WORTH_REMEMBERING_BYTES:
         return file_hash(path)
@@ -153,12 +175,12 @@ def _stamp(path: Path) -> list[int]:
     return [status.st_size, status.st_ino, status.st_mtime_ns, status.st_ctime_ns]
 
 
-def format_of(path: Path) -> TextFormat:
+def format_of(path: SourceFile) -> TextFormat:
     """Return a file's format by its name; text if the name does not decide."""
     return format_by_name(path) or "text"
 
 
-def is_extracted(path: Path) -> bool:
+def is_extracted(path: SourceFile) -> bool:
     """Whether WikiExtractor wrote a text file: its first line is ``<doc id=...>``."""
     lines = read_lines(path, encoding_errors="replace")
     return bool(_DOC.fullmatch(next((line for _, line in lines if line.strip()), "")))
@@ -236,7 +258,7 @@ def build_document(text: object, where: str, notes: Notes, line_break: str | Non
 
 
 def _text_documents(
-    path: Path, boundary: Boundary, encoding_errors: EncodingErrors, notes: Notes, meter: Meter
+    path: SourceFile, boundary: Boundary, encoding_errors: EncodingErrors, notes: Notes, meter: Meter
 ) -> Iterator[Document]:
     def lines() -> Iterator[tuple[str, str]]:
         for number, line in read_lines(path, encoding_errors=encoding_errors, notes=notes, meter=meter):
@@ -261,7 +283,12 @@ def _is_object(line: str) -> bool:
 
 
 def _table_documents(
-    path: Path, layout: TableLayout, text_field: str | None, line_break: str | None, notes: Notes, meter: Meter
+    path: SourceFile,
+    layout: TableLayout,
+    text_field: str | None,
+    line_break: str | None,
+    notes: Notes,
+    meter: Meter,
 ) -> Iterator[Document]:
     text_column = ColumnSpec(
         TEXT_COLUMNS if text_field is None else (text_field,),
@@ -280,7 +307,7 @@ def _table_documents(
 
 
 def read_documents(
-    path: Path,
+    path: SourceFile,
     *,
     file_format: TextFormat | None,
     boundary: Boundary,
