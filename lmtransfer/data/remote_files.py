@@ -98,6 +98,8 @@ def list_files(address: str, *, key: str) -> tuple[list[str], bool]:
 
     The address is that of a file, of a folder, which is searched recursively, or a pattern with ``*``.
     """
+    if "::" in address:
+        raise DataError(f"{key}: an address that chains protocols (::) is not supported; use the address of the files")
     with naming_failures(key):
         parts = urlsplit(address)
     if parts.password or (parts.scheme in ("http", "https") and (parts.username or parts.query)):
@@ -106,8 +108,6 @@ def list_files(address: str, *, key: str) -> tuple[list[str], bool]:
             "addresses are saved in run directories; store credentials where the protocol's package looks for them "
             "(environment variables or its own configuration), or download the file"
         )
-    if "::" in address:
-        raise DataError(f"{key}={address}: chained addresses (::) are not supported; use the address of the files")
     with naming_failures(f"{key}={address}"):
         system, path = _system(address)
         is_folder = not has_magic(path) and system.info(path)["type"] == "directory"
