@@ -90,11 +90,10 @@ def test_each_point_gives_its_score_to_the_sweeper(lmtransfer: Any, toy: Any, mo
     assert math.isnan(scores[3])
 
 
-@pytest.mark.parametrize("error", [Interrupted("saved"), KeyboardInterrupt()])
-def test_an_interruption_stops_the_whole_sweep(error: BaseException, lmtransfer: Any, toy: Any) -> None:
+def test_an_interruption_stops_the_whole_sweep(lmtransfer: Any, toy: Any) -> None:
     def interrupt(cfg: Any) -> None:
         if cfg.seed == 2:
-            raise error
+            raise Interrupted("saved")
 
     toy.behave = interrupt
     result = lmtransfer("toy", "-m", "seed=1,2,3")
@@ -191,7 +190,6 @@ def test_slurm_that_is_not_there_is_one_message_and_leaves_nothing(lmtransfer: A
     [
         (["seed=1,x", "train.steps=3,4"], ["seed=x train.steps=3 and 1 more: seed: 'x'"]),
         (["seed=1,2", "train.steps=x"], ["lmtransfer: train.steps: 'x'"]),
-        (["model=small,large", "model.dim=8,wide"], ["model=small model.dim=wide and 1 more: model.dim: 'wide'"]),
     ],
 )
 def test_every_point_is_checked_before_the_first_one_starts(

@@ -210,14 +210,6 @@ def test_a_probe_leaves_the_encoder_as_it_was_and_keeps_the_scale_of_its_trainin
     assert again["control"]["mean"] == found["control"]["mean"]
 
 
-@pytest.mark.parametrize("pooling", ["bilstm", "family"])
-def test_other_poolings_probe(world: Path, pooling: str) -> None:
-    layers = "last" if pooling == "family" else "mix"
-    words = [f"transfer.pooling={pooling}", f"transfer.layers={layers}", "transfer.lstm_dim=8", "name=p"]
-    assert lmtransfer("probe", *QUICK, *words, "task.num_train=40") == 0
-    assert result("runs/probe/p")["n"] == 1
-
-
 @pytest.mark.slow
 def test_learning_rates_are_chosen_on_held_out_labels_with_as_many_tries_for_the_control(world: Path) -> None:
     words = ["learning_rates=[1e-6,2e-2]", "seeds=2", "control=true", "name=ft", "transfer.pooling=mean"]

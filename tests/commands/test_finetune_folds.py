@@ -114,16 +114,12 @@ def test_a_killed_run_goes_on_with_the_fold_it_was_in(world: Path) -> None:
     assert (run / "folds/fold-0/result.json").stat().st_mtime_ns == before
 
 
-@pytest.mark.parametrize("kind", ["regression", "multi_label"])
-def test_other_kinds_of_tasks(kind: str, world: Path) -> None:
+def test_sets_of_labels(world: Path) -> None:
     rows = [line.split("\t") for line in Path("data/train.tsv").read_text().splitlines()[1:]]
-    if kind == "regression":
-        lines = ["text\tscore", *(f"{text}\t{int(label) + len(text) / 100}" for text, label in rows)]
-    else:
-        sets = [["kind"] * int(label) + ["long"] * (len(text) > 30) for text, label in rows]
-        lines = ["text\tlabels", *(f"{row[0]}\t{','.join(labels)}" for row, labels in zip(rows, sets, strict=True))]
+    sets = [["kind"] * int(label) + ["long"] * (len(text) > 30) for text, label in rows]
+    lines = ["text\tlabels", *(f"{row[0]}\t{','.join(labels)}" for row, labels in zip(rows, sets, strict=True))]
     Path("data/own.tsv").write_text("\n".join(lines) + "\n")
-    words = [f"task={kind}", "task.train=data/own.tsv", *RUN[-7:], "name=own"]
+    words = ["task=multi_label", "task.train=data/own.tsv", *RUN[-7:], "name=own"]
     assert lmtransfer("finetune", *words) == 0
     found = result("runs/finetune/own")
     assert found["num_scored"] == 120

@@ -271,15 +271,6 @@ def test_text_and_task_read_the_encoder_in_one_attention(world: Path, capsys: py
     assert {"classification", "lm"} <= result("runs/finetune/yes")["losses"].keys()
 
 
-def test_a_control_can_be_added_to_a_joint_run_that_is_done(world: Path) -> None:
-    assert lmtransfer(*JOINT, "name=later") == 0
-    before = result("runs/finetune/later")
-    assert lmtransfer(*JOINT, "name=later", "control=true", "resume=true") == 0
-    after = result("runs/finetune/later")
-    assert after["control"]["n"] == 1
-    assert after["metrics"] == before["metrics"]
-
-
 def test_the_arms_weigh_the_words_of_rows_alike(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run and control use the weights from the text that is read, whatever the inherited heads contain."""
     seen = []

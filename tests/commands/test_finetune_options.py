@@ -63,8 +63,6 @@ def test_finetuning_begins_on_the_scale_of_the_training_part_and_each_arm_on_its
     assert saved["head.output.weight"].shape == (2, 32)
     assert lmtransfer("evaluate", "run=runs/finetune/ft", "split=dev", "hardware=exact", "name=again") == 0
     assert result("runs/evaluate/again")["metrics"] == result("runs/finetune/ft")["metrics"]
-    assert lmtransfer("predict", "run=runs/finetune/ft", "input=data/test.tsv", "output=said.jsonl") == 0
-    assert len(Path("said.jsonl").read_text().splitlines()) == 50
 
 
 @pytest.mark.slow
@@ -94,7 +92,7 @@ def test_a_torn_run_goes_on_to_the_same_weights_and_statistics(world: Path, monk
 
 
 def test_frozen_embeddings_are_those_of_the_run_that_was_started_from(world: Path) -> None:
-    words = ["transfer.embedding_rate=0", "checkpoint=last", "name=ft", "control=true", "learning_rates=[0.01,0.02]"]
+    words = ["transfer.embedding_rate=0", "checkpoint=last", "name=ft", "control=true"]
     assert lmtransfer("finetune", *QUICK, *words) == 0
     base, found = _weights("runs/pretrain/base"), _weights("runs/finetune/ft")
     same = {name for name, tensor in base.items() if name in found and torch.equal(tensor, found[name])}
@@ -243,21 +241,6 @@ def test_gradual_unfreezing_leaves_the_embeddings_until_their_time(world: Path) 
     same = {name for name, tensor in base.items() if name in found and torch.equal(tensor, found[name])}
     # 4 steps, 3 depths: layers are unfrozen after 0.33, 0.66 and 0.99 of the budget: before steps 2 and 3, and never
     assert same == {name for name in base if name.startswith("encoder.embeddings.")}
-
-
-def test_layer_wise_rates_leave_the_logged_rate_alone(world: Path) -> None:
-    words = ["schedule=constant", "optimizer.learning_rate=0.01"]
-    words.append("train.epochs=1")
-    for name, more in (("even", []), ("decay", ["transfer.layer_decay=0.5"])):
-        assert lmtransfer("finetune", *QUICK, *words, *more, f"name={name}") == 0
-    logged = [
-        [json.loads(line)["learning_rate"] for line in (Path("runs/finetune") / name / "metrics.jsonl").open()]
-        for name in ("even", "decay")
-    ]
-    assert logged[0] == logged[1]
-    weights = [load_file(f"runs/finetune/{name}/checkpoints/best/model.safetensors") for name in ("even", "decay")]
-    name = "encoder.embeddings.token.weight"
-    assert not torch.equal(weights[0][name], weights[1][name])
 
 
 def test_layer_decay_of_a_frozen_encoder_is_refused(world: Path, capsys: pytest.CaptureFixture[str]) -> None:

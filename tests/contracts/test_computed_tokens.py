@@ -1,4 +1,4 @@
-"""What compiled passes compute against what a step holds: plans of the GPU recipes on 1, 2, 3 and 8 ranks."""
+"""What compiled passes compute against what a step holds: plans of the GPU recipes on one rank and on three."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> TokenStore:
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-@pytest.mark.parametrize("world_size", [1, 2, 3, 8])
+@pytest.mark.parametrize("world_size", [1, 3])
 def test_passes_compute_little_filler(recipe: str, world_size: int, store: TokenStore) -> None:
     with command_config("pretrain", [f"experiment={recipe}"]) as cfg:
         complete_phases(cfg)

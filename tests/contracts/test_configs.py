@@ -24,7 +24,8 @@ COMMANDS = sorted(
 CHOICES = sorted(
     (path.parent.relative_to(CONF).as_posix(), path.stem)
     for path in CONF.glob("*/**/*.yaml")
-    if not {"hydra", "base"} & set(path.parts)  # what is in base is inherited, and not chosen
+    # What is in base is inherited, and not chosen; the others have contracts of their own, which build each file.
+    if not {"hydra", "base", "model", "objective", "task"} & set(path.parts)
 )
 #: In problems of values that the user must give, and of optional packages.
 NOT_OF_THE_FILE = (": missing: ", "is not installed: pip install 'lmtransfer[")

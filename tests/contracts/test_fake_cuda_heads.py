@@ -59,6 +59,7 @@ def test_a_step_of_every_head(name: str, head: str, way: str, fake_cuda: FakeCud
     assert fake_cuda(_findings, _path(name), head, way, "bf16") == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("head", ["classification", "regression", "tagging", "span"])
 def test_predictions_of_every_head(head: str, fake_cuda: FakeCuda) -> None:
     assert fake_cuda(_findings_of_predictions, _path("bert_tiny"), head) == []

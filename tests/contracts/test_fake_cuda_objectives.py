@@ -130,6 +130,7 @@ def _findings_with_a_recurrent_state(objective: str, optimizer: type[AdamW | Muo
     return step_findings(learner, batches, "bf16", optimizer=optimizer, num_steps=4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "capability"),
     [({"attention_dropout": 0.1}, (9, 0)), ({"dim": 48, "num_heads": 4}, (9, 0)), ({}, (7, 5))],
@@ -181,6 +182,7 @@ def _findings_at_full_size(model: str) -> list[str]:
     return _findings("skipgram", "bf16", model, sizes, "meta")
 
 
+@pytest.mark.slow
 def test_no_copy_of_a_batch_to_the_device_makes_the_host_wait(fake_cuda: FakeCuda) -> None:
     assert fake_cuda(_findings_of_copies) == {"pretraining": [], "task": [], "task, pinned by a worker": []}
 
@@ -208,6 +210,7 @@ def _findings_of_copies() -> dict[str, list[str]]:
     return found
 
 
+@pytest.mark.slow
 def test_the_watch_sees_what_a_gpu_refuses_and_where_the_host_waits(fake_cuda: FakeCuda) -> None:
     seen = fake_cuda(_mistakes)
     assert {mistake: [finding.split(":")[0] for finding in found] for mistake, found in seen.items()} == {

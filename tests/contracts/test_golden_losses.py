@@ -1,4 +1,4 @@
-"""Training is what it was: twenty steps of every objective give the losses that are written down."""
+"""Training is what it was: ten steps of every objective give the losses that are written down."""
 
 from __future__ import annotations
 

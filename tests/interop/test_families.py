@@ -199,17 +199,16 @@ OURS: dict[str, dict[str, Any]] = {
     "GPT2": node_of("gpt", "Gpt"),
     "XLNet": node_of("xlnet", "Xlnet", memory_length=0, num_segments=2),
 }
-TEXTS, TOKENS = ("classification", "regression"), ("tagging", "span")
 NAMES = {"tagging": "TokenClassification", "span": "QuestionAnswering"}
 TASKS: list[tuple[str, dict[str, Any], tuple[str, ...]]] = [
-    *((family, {}, TOKENS if family == "GPT2" else (*TEXTS, *TOKENS)) for family in OURS),
-    ("Bert", {}, ("multi_label",)),
+    *((family, {}, ("tagging" if family == "GPT2" else "classification", "span")) for family in OURS),
+    ("Bert", {}, ("regression", "multi_label", "tagging")),
     ("Bert", {"pooler": False}, ("classification",)),
-    ("Roberta", {"positions_from_two": True, "type_row": True}, (*TEXTS, *TOKENS)),
+    ("Roberta", {"positions_from_two": True, "type_row": True}, ("classification", "span")),
     ("ModernBert", {}, ("multi_label",)),
-    ("ModernBert", {"bias": True}, (*TEXTS, *TOKENS)),
+    ("ModernBert", {"bias": True}, ("regression", "span")),
     ("ModernBert", {"norm_eps": 1e-12}, ("classification", "tagging")),
-    ("XLNet", {"num_segments": 1}, (*TEXTS, *TOKENS)),
+    ("XLNet", {"num_segments": 1}, ("classification", "tagging")),
 ]
 
 

@@ -11,13 +11,9 @@ from lmtransfer.interop.importing import build_objective_node
 @pytest.mark.parametrize(
     ("losses", "choice"),
     [
-        (("mlm",), "mlm"),
         (("mlm", "nsp"), "mlm_nsp"),
-        (("mlm", "sop"), "mlm_sop"),
         (("rtd",), "rtd"),
-        (("lm",), "lm"),
         (("plm",), "plm"),
-        (("bilm",), "bilm"),
     ],
 )
 def test_the_node_is_what_hydra_composes(losses: tuple[str, ...], choice: str) -> None:

@@ -109,13 +109,10 @@ def _what_is_compiled() -> None:
 
 MODELS = {
     "bert_laptop": "mlm",
-    "gpt_mini": "lm",
     "electra_laptop": "rtd",
     "transformer_xl_laptop": "lm_contiguous",
-    "xlnet_laptop": "plm",
     "albert_laptop": "mlm_sop",
     "modern_laptop": "mlm",
-    "bi_gpt_laptop": "bilm",
 }
 
 
@@ -186,10 +183,7 @@ def _compiled_layers_repeat_their_dropout() -> None:
 #: A model of each kind of stack, and its place of norms.
 CASES = [
     ("mlm", "bert_laptop", "post"),
-    ("rtd", "electra_laptop", "pre"),
-    ("mlm_sop", "albert_laptop", "post"),
     ("rtd", "modern_laptop", "pre"),
-    ("bilm", "bi_gpt_laptop", "pre"),
     ("lm_contiguous", "transformer_xl_laptop", "post"),
     ("plm", "xlnet_laptop", "post"),
 ]
@@ -222,7 +216,7 @@ def _watched(learner: PretrainingLearner) -> tuple[set[str], set[str]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("objective", "model", "norm"), [CASES[0], CASES[3], CASES[6]])
+@pytest.mark.parametrize(("objective", "model", "norm"), [CASES[0], CASES[1], CASES[3]])
 def test_the_stream_on_cuda(objective: str, model: str, norm: str, tmp_path: Path, fake_cuda: FakeCuda) -> None:
     assert fake_cuda(_on_cuda, objective, model, norm, tmp_path, "bfloat16") == ({"torch.bfloat16"}, [])
     if (objective, model, norm) == CASES[0]:
@@ -244,7 +238,7 @@ def _on_cuda(objective: str, model: str, norm: str, folder: Path, dtype: str) ->
     return seen, list(watch.findings)
 
 
-@pytest.mark.parametrize(("objective", "model", "norm"), CASES)
+@pytest.mark.parametrize(("objective", "model", "norm"), CASES[:3])
 def test_the_stream_is_bfloat16_the_last_layer_float32_and_losses_stay_near_those_of_float32(
     objective: str, model: str, norm: str, tmp_path: Path
 ) -> None:

@@ -232,12 +232,16 @@ def test_samples_of_the_logits_of_the_loss(chunk: int, large: bool, monkeypatch:
         assert torch.equal(ours, theirs)
 
 
-def test_autocast_on_a_cpu_samples_from_float32_and_a_gpu_from_the_logits_of_the_loss(fake_cuda: FakeCuda) -> None:
+def test_autocast_on_a_cpu_samples_from_float32() -> None:
     hidden, weight, bias = _given()
     targets, weights, uniform = torch.randint(11, (5,)), torch.ones(5), torch.rand(5)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         *_, samples = cross_entropy_sum_and_samples(hidden, weight, bias, targets, weights, uniform_M=uniform)
     assert torch.equal(samples, sample_softmax(hidden, weight, bias, uniform))
+
+
+@pytest.mark.slow
+def test_autocast_on_a_gpu_samples_from_the_logits_of_the_loss(fake_cuda: FakeCuda) -> None:
     products, copies = fake_cuda(_on_cuda)
     assert products == ["torch.bfloat16"]
     assert copies == 2  # both belong to the loss: PyTorch copies bfloat16 logits before a float32 softmax

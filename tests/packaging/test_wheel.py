@@ -74,8 +74,5 @@ def test_the_installed_package_runs_outside_the_repository(installed: Path, tmp_
     guide = run("-m", "lmtransfer", "help", "text", cwd=tmp_path, PYTHONPATH=str(installed))
     assert guide.stdout.startswith("# Your own text")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_the_console_script_is_declared(installed: Path) -> None:
     (entry_points,) = installed.glob("lmtransfer-*.dist-info/entry_points.txt")
     assert "lmtransfer = lmtransfer.cli:main" in entry_points.read_text()

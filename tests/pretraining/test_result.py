@@ -12,7 +12,6 @@ from support import tiny_runs
 from support.tiny_runs import here, records, trained, without  # noqa: F401 (here is a fixture)
 
 from lmtransfer.cli import main
-from lmtransfer.config import paths
 
 EXACT = [*SHORT, "hardware=exact"]
 #: Rates so high that the loss rises again.
@@ -51,8 +50,8 @@ def test_without_validation_the_last_checkpoint_is_named() -> None:
     assert (found["checkpoint"], found["checkpoint_step"], found["metrics"]) == ("last", 2, {})
 
 
-@pytest.mark.parametrize("optimizer", sorted(path.stem for path in (paths.conf_dir() / "optimizer").glob("*.yaml")))
-def test_every_optimizer_trains(optimizer: str) -> None:
+@pytest.mark.parametrize("optimizer", ["adagrad", "lamb", "muon"])
+def test_other_optimizers_train(optimizer: str) -> None:
     words = [*without(tiny_runs.TINY, "train.steps"), "train.steps=3", "schedule=constant", f"optimizer={optimizer}"]
     lines = records(trained(*words))
     assert [line["step"] for line in lines] == [1, 2, 3]

@@ -1,4 +1,4 @@
-"""The losses of every objective over twenty small steps. A change of names or structure must not change them.
+"""The losses of every objective over ten small steps. A change of names or structure must not change them.
 
 ``golden_losses.json`` holds them. Write them anew only if a change is meant to change training, and say so in the
 commit:
@@ -19,11 +19,11 @@ from fakes.objectives import random_documents, store_of
 from support.objective_table import NAMES, built, line_of
 
 FILE = Path(__file__).with_suffix(".json")
-STEPS, ROWS = 20, 8
+STEPS, ROWS = 10, 8
 
 
 def golden_losses(name: str, folder: Path) -> dict[str, list[float]]:
-    """Each loss (and accuracy) of an objective, as a mean, at each of twenty steps in float32 on one thread.
+    """Each loss (and accuracy) of an objective, as a mean, at each of ten steps in float32 on one thread.
 
     Args:
         name: a file of conf/objective.

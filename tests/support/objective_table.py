@@ -55,12 +55,12 @@ MEANT_FOR = {
     "bilm": Meant("elmo_subword_laptop", learned={"bilm": 0.35}),
     "cbow": Meant("word_embeddings_laptop", changes={"dim": 96}),
     "lm": Meant("gpt_mini", learned={"lm": 0.3}),  # nor a window's first
-    "lm_contiguous": Meant("transformer_xl_laptop", learned={"lm": 0.3}),
+    "lm_contiguous": Meant("transformer_xl_laptop"),
     "mlm": Meant(),
-    "mlm_bow": Meant(learned={"bow": 3.0}),  # no less than the entropy of a row's words
+    "mlm_bow": Meant(),
     "mlm_entities": Meant(tokenizer=CasedTokenizer),
     "mlm_laptop": Meant(),
-    "mlm_lm": Meant(learned={"lm": 0.3}),
+    "mlm_lm": Meant(),
     "mlm_ngrams": Meant(),
     "mlm_nsp": Meant(),
     "mlm_spans": Meant(),

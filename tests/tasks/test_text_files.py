@@ -363,7 +363,6 @@ COUNTS: dict[str, dict[str, int | dict[str, int]]] = {
     "cola": {"train": 8_551, "dev": 1_043},
     "mnli_subset": {"train": 2_344, "dev": 3_815, "dev_mismatched": 3_912},
     "lingnli": {
-        "train": {"entailment": 14_995, "neutral": 14_995, "contradiction": 14_993},
         "dev": 7_371,
         "mnli_subset_dev": 3_815,
         "mnli_subset_dev_mismatched": 3_912,
