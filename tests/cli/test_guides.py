@@ -1,15 +1,17 @@
-"""The guides: `lmtransfer help` lists and shows them, and links between them and the other pages lead somewhere."""
+"""The guides and pages: `lmtransfer help` shows them, their links lead somewhere, and each is worth reading."""
 
 from __future__ import annotations
 
 import io
 import re
+import shlex
 from pathlib import Path
 
 import pytest
 
 from lmtransfer.cli import main
-from lmtransfer.config import main_help
+from lmtransfer.config import main_help, paths
+from lmtransfer.config.command_help import leading_comment, summary
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = [ROOT / path for path in ("README.md", ".github/CONTRIBUTING.md", "scripts/RESULTS.md")]
@@ -93,3 +95,27 @@ def test_an_unknown_subject_is_refused_with_the_nearest(
     assert f"'{word}'" in said
     assert (f"'{similar}'" in said) if similar else ("did you mean" not in said)
     assert all(subject in said for subject in main_help.subjects())
+
+
+COMMANDS = list(main_help.commands())
+
+
+def test_every_config_starts_with_what_it_is_its_source_and_its_cost() -> None:
+    configs = [path for path in paths.conf_dir().rglob("*.yaml")]
+    assert [path.name for path in configs if len(summary(path.read_text(encoding="utf-8"))) <= 5] == []
+    assert configs
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_a_docstring_a_config_and_examples(command: str) -> None:
+    assert main_help.commands()[command]
+    lines = leading_comment((paths.conf_dir() / f"{command}.yaml").read_text(encoding="utf-8"))
+    examples = [line for line in lines if line.startswith("lmtransfer ")]
+    assert lines
+    assert not lines[0].startswith("lmtransfer ")
+    assert len(examples) >= 2
+    assert all(shlex.split(re.sub(r"(?<=\w)'s\b", "s", example))[1] == command for example in examples)
+
+
+def test_every_primary_config_has_a_command() -> None:
+    assert {path.stem for path in paths.conf_dir().glob("*.yaml")} == set(COMMANDS)

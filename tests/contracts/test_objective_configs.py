@@ -1,10 +1,13 @@
-"""Every objective of conf/objective, with each kind of rows, builds and fits the model it is meant for."""
+"""Every objective of conf/objective builds, fits the model it is meant for, and trains as it did: golden losses."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import pytest
 import torch
 from fakes.objectives import NumberTokenizer, random_documents, store_of
+from support.golden_losses import STEPS, golden_losses, written
 from support.objective_table import CONF, MEANT_FOR, NAMES, built
 
 from lmtransfer.config.paths import group_options
@@ -71,3 +74,19 @@ def test_the_masking_rate_is_one_key(name: str, mask_prob: float, store: TokenSt
     _, source, _ = built(name, store, f"objective.mask_prob={mask_prob}", "objective.max_length=64")
     batch = source.build(0, source.plan(0), range(10))
     assert batch.num_targets / batch.num_tokens == pytest.approx(mask_prob, abs=0.02)
+
+
+def test_every_objective_is_written_down() -> None:
+    assert sorted(written()) == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_losses_are_those_written_down(tmp_path: Path, name: str) -> None:
+    expected, found = written()[name], golden_losses(name, tmp_path)
+    assert found.keys() == expected.keys()
+    for kind, losses in found.items():
+        assert len(losses) == STEPS
+        if kind.endswith("_accuracy"):  # a count: one draw otherwise on another CPU is a step of it
+            assert losses == pytest.approx(expected[kind], abs=0.05), kind
+        else:
+            assert losses == pytest.approx(expected[kind], rel=2e-3, abs=1e-3), kind

@@ -10,10 +10,12 @@ import torch
 from fakes.heads import asked
 from fakes.tasks import bert, gpt, labels_head, random_examples
 from omegaconf import OmegaConf
+from support.refusals import refuses
 
 from lmtransfer.config.component import build
 from lmtransfer.config.config_files import group_config
 from lmtransfer.config.paths import conf_dir
+from lmtransfer.errors import ConfigError
 from lmtransfer.models.word_embeddings import WordEmbeddings
 from lmtransfer.tasks.base import Task
 from lmtransfer.tasks.heads import TaggingSpec
@@ -111,6 +113,8 @@ def test_task_config_builds_a_task(path: Path, tmp_path: Path) -> None:
     node = OmegaConf.merge(node, GIVEN.get(path.stem, {}))
     if path.stem in GROUPS:
         assert all((path.parent / f"{name}.yaml").is_file() for name in node.tasks)
+        with refuses(ConfigError, f"task={path.stem}", ", ".join(node.tasks[:2])):
+            build(node, data_root=None)
         return
     task = build(node, data_root=str(tmp_path), cache_dir=str(tmp_path))
     assert task.name == path.stem

@@ -1,23 +1,32 @@
-"""Continued pretraining: the encoder and the heads are those of the run, and words can be added."""
+"""Continued pretraining: the encoder, the heads and a generator are those of the run, and words can be added."""
 
 from __future__ import annotations
 
 import json
 import math
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import yaml
+from fakes.objectives import bert, electra, modern
 from fakes.transfer_files import lmtransfer, result
 from safetensors.torch import load_file
+from support.refusals import refuses
 from support.saved_encoder import load_encoder
 
-from lmtransfer.pretraining.continued import InheritedHeads
+from lmtransfer.data.batch import pack
+from lmtransfer.errors import ConfigError
+from lmtransfer.objectives.learner import PretrainingLearner
+from lmtransfer.objectives.masked_lm import MaskedLanguageModel
+from lmtransfer.objectives.replaced_token import AllTokensMaskedLanguageModel, ReplacedTokenDetection
+from lmtransfer.pretraining.continued import InheritedHeads, inherit_heads
 from lmtransfer.tokenizers.load import load_tokenizer
+from lmtransfer.training.weights import weights
 
 LINE = "the old boat lay on the shore and the small dog ran along it all day while rain fell"
 WORDS = LINE.split()
@@ -69,7 +78,7 @@ def losses(run: str) -> list[float]:
     return [json.loads(line)["loss/mlm"] for line in (Path(run) / "metrics.jsonl").read_text().splitlines()]
 
 
-def weights(run: str, checkpoint: str = "best") -> dict[str, torch.Tensor]:
+def weights_of(run: str, checkpoint: str = "best") -> dict[str, torch.Tensor]:
     return load_file(Path(run) / "checkpoints" / checkpoint / "model.safetensors")
 
 
@@ -93,7 +102,7 @@ def test_the_loss_goes_on_where_it_was(world: Path, capsys: pytest.CaptureFixtur
 
 def test_without_a_step_all_weights_are_those_of_the_run(world: Path) -> None:
     assert go_on("optimizer.learning_rate=1e-30", "optimizer.weight_decay=0.0") == 0
-    before, after = weights("runs/pretrain/base"), weights("runs/pretrain/on")
+    before, after = weights_of("runs/pretrain/base"), weights_of("runs/pretrain/on")
     assert set(before) == set(after)
     assert all(torch.equal(before[name], after[name]) for name in before)
 
@@ -116,7 +125,7 @@ def test_a_recipe_for_random_weights_is_remarked_on(world: Path, capsys: pytest.
 def test_heads_that_are_new_are_said(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert go_on("objective=mlm_nsp") == 0
     assert str(InheritedHeads(("mlm",), (), ("nsp",))) in capsys.readouterr().err
-    before, after = weights("runs/pretrain/base"), weights("runs/pretrain/on", "last")
+    before, after = weights_of("runs/pretrain/base"), weights_of("runs/pretrain/on", "last")
     assert set(after) - set(before) == {"objectives.nsp.classifier.weight", "objectives.nsp.classifier.bias"}
 
 
@@ -160,7 +169,7 @@ def test_added_words_are_tokens_and_change_nothing_else(world: Path, capsys: pyt
     assert resized.num_pieces == base.num_pieces + 2
     assert len(resized.encode_ids(["zyxotide"])[0]) == 1 < len(base.encode_ids(["zyxotide"])[0])
     assert resized.encode_ids(["the old boat lay"])[0].tolist() == base.encode_ids(["the old boat lay"])[0].tolist()
-    before, after = weights("runs/pretrain/base"), weights("runs/pretrain/on")
+    before, after = weights_of("runs/pretrain/base"), weights_of("runs/pretrain/on")
     num = base.num_pieces
     with_rows = {"encoder.embeddings.token.weight", "objectives.mlm.bias"}
     assert all(torch.equal(after[name][:num], before[name][:num]) for name in with_rows)
@@ -224,3 +233,75 @@ def test_an_evaluation_without_held_out_text_says_so(world: Path, capsys: pytest
         assert "run=runs/pretrain/base: the held-out text yields no rows" in said
         assert "corpus.validation_fraction" in said
         assert "bug" not in said
+
+
+ENCODERS: dict[str, Callable[..., Any]] = {"electra": electra, "modern": modern}
+OBJECTIVES: dict[str, Callable[..., Any]] = {
+    "rtd": ReplacedTokenDetection,
+    "all_tokens_mlm": AllTokensMaskedLanguageModel,
+}
+COPY = {"generator_size": 1.0, "generator_start": "encoder"}
+
+
+def masked_learner(name: str) -> PretrainingLearner:
+    """Return a masked language model with perturbed weights."""
+    learner = PretrainingLearner(ENCODERS[name](num_heads=1), [MaskedLanguageModel()])
+    torch.manual_seed(5)
+    with torch.no_grad():
+        for parameter in learner.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    return learner
+
+
+@pytest.mark.parametrize("sharing", ["tied", "disentangled", "none"])
+@pytest.mark.parametrize("kind", OBJECTIVES)
+@pytest.mark.parametrize("name", ENCODERS)
+def test_it_computes_what_the_encoder_and_its_head_did(name: str, kind: str, sharing: str) -> None:
+    before = masked_learner(name)
+    packed = pack([np.array([1, 7, 30, 5, 2]), np.array([1, 80, 2])])
+    states_TD = before.encoder(packed).last
+    logits_TV = before.objective_list()[0].token_logits(states_TD)
+    heads = {key.removeprefix("objectives."): tensor for key, tensor in weights(before).items()}
+
+    learner = PretrainingLearner(before.encoder, [OBJECTIVES[kind](embedding_sharing=sharing, **COPY)])
+    assert inherit_heads(learner, heads).partly_loaded == (kind,)
+    generator = learner.objective_list()[0].generator
+    generator_TD = generator(packed).last
+    torch.testing.assert_close(generator_TD, states_TD, rtol=0, atol=0)
+    torch.testing.assert_close(learner.encoder(packed).last, states_TD, rtol=0, atol=0)
+    head = learner.objective_list()[0].inner()["generator"]
+    torch.testing.assert_close(head.token_logits(generator_TD), logits_TV, rtol=0, atol=0)
+
+    with torch.no_grad():  # separate from then on
+        for parameter in generator.stack.parameters():
+            parameter.zero_()
+    torch.testing.assert_close(learner.encoder(packed).last, states_TD, rtol=0, atol=0)
+
+
+def test_a_head_of_its_own_goes_before_one_of_masked_tokens() -> None:
+    other = PretrainingLearner(electra(num_heads=1), [ReplacedTokenDetection(**COPY)])
+    with torch.no_grad():
+        other.objective_list()[0].generator_head.bias.fill_(3.0)
+    heads = {key.removeprefix("objectives."): tensor for key, tensor in weights(other).items()}
+    heads["mlm.bias"] = torch.full((96,), 5.0)
+    learner = PretrainingLearner(electra(num_heads=1), [ReplacedTokenDetection(**COPY)])
+    inherit_heads(learner, heads)
+    assert set(learner.objective_list()[0].generator_head.bias.tolist()) == {3.0}
+
+
+def test_by_itself_it_takes_no_other_head() -> None:
+    learner = PretrainingLearner(electra(), [ReplacedTokenDetection()])
+    assert inherit_heads(learner, {"mlm.bias": torch.full((96,), 5.0)}).random == ("rtd",)
+    assert set(learner.objective_list()[0].generator_head.bias.tolist()) == {0.0}
+
+
+@pytest.mark.parametrize("kind", OBJECTIVES)
+def test_what_is_refused(kind: str) -> None:
+    make, key = OBJECTIVES[kind], f"objective.losses.{kind}"
+    other_ways = (f"{key}.generator_size=1.0", "generator_start=random")
+    with refuses(ConfigError, f"{key}.generator_start=encoder", "0.5", *other_ways):
+        make(generator_size=0.5, generator_start="encoder")
+    with refuses(ConfigError, "generator_start=encoder", "num_heads=1", " 2", "generator_start=random"):
+        PretrainingLearner(electra(), [make(**COPY)])
+    with refuses(ConfigError, f"objective={kind}", "BertEncoder", "model=electra_laptop"):
+        PretrainingLearner(bert(), [make(**COPY)])

@@ -1,33 +1,50 @@
-"""The parts of an experiment: shared data, the choice of learning rate and checkpoint, and the printed output."""
+"""The parts of an experiment: shared data, choices, prints; where [CLS] is new; and word vectors in use."""
 
 from __future__ import annotations
 
 import json
 import random
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from fakes.tasks import WordTokenizer, bert
+import yaml
+from fakes.objectives import NumberTokenizer, gpt
+from fakes.tasks import WordTokenizer, bert, labels_head, random_examples
+from fakes.transfer_files import MASKED, QUICK, lmtransfer, make_world
 from support.refusals import refuses
+from torch import nn
 
 from lmtransfer.errors import DataError
+from lmtransfer.interop.open_run import open_saved
+from lmtransfer.models.elmo import ElmoEncoder
+from lmtransfer.models.transformer_xl import TransformerXlEncoder
+from lmtransfer.models.word_embeddings import WordEmbeddings
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.system.console import Console
 from lmtransfer.tasks.base import Task
 from lmtransfer.tasks.heads import ClassificationSpec, HeadSpec, SpanSpec, TaggingSpec
 from lmtransfer.tasks.qa.example import GoldSpan, QuestionExample
+from lmtransfer.tasks.source import TaskSource
 from lmtransfer.tasks.tagging.example import TaggedExample
 from lmtransfer.tasks.text.classification import TextClassification
 from lmtransfer.tasks.text.example import sentences_of
+from lmtransfer.tokenizers import words
 from lmtransfer.training.checkpoints import TrainState
 from lmtransfer.training.evaluation import SelectionWithTies
+from lmtransfer.training.optim.optimizers import AdamW, Lamb, Muon, Optimizer
+from lmtransfer.training.weights import load_weights, num_parameters, read_weights, weights
 from lmtransfer.transfer.experiment.data import read_task_data
 from lmtransfer.transfer.experiment.experiment import Experiment
 from lmtransfer.transfer.experiment.messages import remarks
 from lmtransfer.transfer.experiment.part_run import match_labels
+from lmtransfer.transfer.experiment.settings import with_trained_start
+from lmtransfer.transfer.experiment.training_run import UsedRows, train_used_rows
+from lmtransfer.transfer.learner import TaskLearner
 from lmtransfer.transfer.method import TransferMethod
 
 
@@ -196,3 +213,177 @@ def test_examples_that_were_cut_are_those_of_all_seeds(seeds: int, line: str) ->
     result: dict[str, Any] = {"n": seeds, "collapsed": 0, "main_metric": "accuracy"}
     result["num_truncated"] = {"train": 29, "dev": 1530, "test": 0}
     assert line in remarks(result)
+
+
+TOKENIZER = NumberTokenizer()
+FRAMELESS = {"objective": {"rows": {"frame": "none"}}, "corpus": {"name": "text"}}
+ENCODERS: list[Callable[[], Any]] = [
+    gpt,
+    lambda: WordEmbeddings(vocab_size=96, dim=8),
+    lambda: TransformerXlEncoder(vocab_size=96, dim=16, num_layers=1, num_heads=2, hidden_dim=32),
+]
+
+
+@pytest.mark.parametrize("make", ENCODERS)
+def test_the_start_is_what_documents_were_preceded_by(make: Callable[[], Any]) -> None:
+    encoder = make()
+    before = {name: tensor.clone() for name, tensor in encoder.state_dict().items()}
+    encoder.load_state_dict(with_trained_start(encoder.state_dict(), encoder, TOKENIZER, FRAMELESS))
+    after = encoder.token_embedding.weight
+    assert torch.equal(after[TOKENIZER.cls_id], after[TOKENIZER.sep_id])
+    changed = [name for name, tensor in encoder.state_dict().items() if not torch.equal(tensor, before[name])]
+    assert len(changed) == 1
+    assert (before[changed[0]] != after).any(1).nonzero()[:, 0].tolist() == [TOKENIZER.cls_id]
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {**FRAMELESS, "objective": {"rows": {"frame": "start"}}},
+        {**FRAMELESS, "objective": {"rows": {"max_length": 128}}},
+        {"objective": None},
+        {},
+        {"objective": FRAMELESS["objective"]},
+        {**FRAMELESS, "init": "runs/pretrain/framed"},
+    ],
+)
+def test_others_are_left_as_they_are(config: dict[str, Any]) -> None:
+    encoder = gpt()
+    weights = with_trained_start(encoder.state_dict(), encoder, TOKENIZER, config)
+    assert all(torch.equal(tensor, weights[name]) for name, tensor in encoder.state_dict().items())
+
+
+def test_a_reader_of_characters_reads_the_begin_as_the_end() -> None:
+    tokenizer = words.WordTokenizer(["a", "cat"], lowercase=True)
+    torch.manual_seed(0)
+    encoder = ElmoEncoder(
+        vocab_size=tokenizer.vocab_size,
+        dim=16,
+        num_layers=1,
+        cell_dim=24,
+        char_dim=4,
+        filters=[[1, 8], [3, 8]],
+        num_highway=1,
+        dropout=0.0,
+    ).eval()
+    ids = torch.tensor([tokenizer.cls_id, tokenizer.sep_id, tokenizer.encode_ids(["cat"])[0][0]])
+    read = torch.from_numpy(tokenizer.characters)[ids]
+    start, end, word = encoder.characters(read)
+    assert not torch.allclose(start, end)
+    encoder.load_state_dict(with_trained_start(encoder.state_dict(), encoder, tokenizer, FRAMELESS))
+    now = encoder.characters(read)
+    torch.testing.assert_close(now, torch.stack([end, end, word]), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("frame", ["none", "both"])
+def test_the_start_is_the_end_where_no_row_had_a_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, frame: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    make_world(tmp_path)
+    path = Path("runs/pretrain/base/config.yaml")
+    rows = {"_target_": "lmtransfer.objectives.rows.stream.LanguageStream", "max_length": 24, "frame": frame}
+    written = yaml.safe_load(path.read_text()) | {
+        "objective": {"rows": rows, **MASKED},
+        "corpus": {"_target_": "lmtransfer.data.corpora.corpus.FileCorpus"},
+    }
+    path.write_text(yaml.safe_dump(written))
+    assert lmtransfer("probe", *QUICK, "train.epochs=1", "name=probed") == 0
+    saved = open_saved("runs/probe/probed", key="run")
+    tables = [
+        tensor for name, tensor in read_weights(saved.checkpoint()).items() if name.endswith("embeddings.token.weight")
+    ]
+    assert len(tables) == 1
+    cls, sep = (tables[0][i] for i in (saved.tokenizer.cls_id, saved.tokenizer.sep_id))
+    assert torch.equal(cls, sep) == (frame == "none")
+
+
+SOURCE = TaskSource(random_examples(24))
+OPTIMIZERS = {
+    "adamw": lambda learner: AdamW(learner=learner, learning_rate=0.01),
+    "published adam": lambda learner: AdamW(learner=learner, learning_rate=0.01, bias_correction=False),
+    "muon": lambda learner: Muon(learner=learner),
+    "lamb": lambda learner: Lamb(learner=learner, no_decay=("norm", "bias", "embedding")),
+}
+
+
+def _learner(*, used_only: bool) -> TaskLearner:
+    learner = TransferMethod(freeze="full", dropout=0.0).learner(bert(dropout=0.0), head=labels_head(2), seed=0)
+    if used_only:
+        assert train_used_rows(learner.encoder, SOURCE.encoded.tokens_T)
+    learner.arrange(SOURCE.build(0, SOURCE.plan(0), [0]))
+    return learner.train()
+
+
+def _step(learner: TaskLearner, optimizer: Optimizer, step: int) -> float:
+    losses, _ = learner.losses(SOURCE.build(0, SOURCE.plan(0), [(7 * step + i) % 24 for i in range(6)]))
+    loss = losses["classification"].sum / losses["classification"].count
+    optimizer.zero_grad()
+    loss.backward()
+    nn.utils.clip_grad_norm_(optimizer.parameters, 0.5)
+    optimizer.step()
+    return loss.item()
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_training_the_rows_in_use_equals_training_all(name: str) -> None:
+    every, some = _learner(used_only=False), _learner(used_only=True)
+    optimizers = [OPTIMIZERS[name](learner) for learner in (every, some)]
+    for step in range(6):
+        losses = [_step(learner, optimizer, step) for learner, optimizer in zip((every, some), optimizers, strict=True)]
+        assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    before = weights(bert(dropout=0.0))["embeddings.token.weight"]
+    theirs, ours = weights(every), weights(some)
+    assert set(theirs) == set(ours)
+    for key in theirs:
+        torch.testing.assert_close(ours[key], theirs[key], atol=2e-5, rtol=2e-4)
+    moved = (ours["encoder.embeddings.token.weight"] != before).any(1).numpy()
+    assert set(np.flatnonzero(moved)) == set(SOURCE.encoded.tokens_T.tolist())
+    assert num_parameters(some) == num_parameters(every) == sum(p.numel() for p in every.parameters())
+
+
+def test_other_words_are_read_from_the_table_once_nothing_is_learnt() -> None:
+    learner = _learner(used_only=True)
+    optimizer = AdamW(learner=learner, learning_rate=0.01)
+    _step(learner, optimizer, 0)
+    table = learner.encoder.token_embedding
+    assert isinstance(table, UsedRows)
+    ids = torch.arange(128)
+    with torch.no_grad():
+        everything = table(ids)
+        torch.testing.assert_close(everything[table.used_U], table.rows, rtol=0, atol=0)
+    assert torch.equal(everything, weights(learner)["encoder.embeddings.token.weight"])
+    with pytest.raises(IndexError):
+        table(torch.tensor([127]))  # not in use: training on it would lose its gradient
+
+
+def test_weights_that_are_loaded_reach_the_rows() -> None:
+    learner, other = _learner(used_only=True), _learner(used_only=False)
+    optimizer = AdamW(learner=learner, learning_rate=0.01)
+    _step(learner, optimizer, 0)
+    load_weights(learner, weights(other))
+    batch = SOURCE.build(0, SOURCE.plan(0), range(6))
+    torch.testing.assert_close(learner.logits(batch), other.logits(batch), rtol=0, atol=0)
+    for name, tensor in weights(learner).items():
+        assert torch.equal(tensor, weights(other)[name]), name
+    _step(learner, optimizer, 1)
+    assert not torch.equal(
+        weights(learner)["encoder.embeddings.token.weight"], weights(other)["encoder.embeddings.token.weight"]
+    )
+
+
+def test_a_table_of_which_most_is_in_use_is_left_alone() -> None:
+    encoder = bert()
+    assert not train_used_rows(encoder, np.arange(120))
+    assert type(encoder.token_embedding) is nn.Embedding
+    encoder.token_embedding.requires_grad_(False)
+    assert not train_used_rows(encoder, np.arange(5))
+
+
+def test_decay_is_told_of_trained_parameters_only() -> None:
+    learner = _learner(used_only=False)
+    table = learner.encoder.token_embedding
+    assert AdamW(learner=learner).decay_of(table.weight) == 0.0
+    assert AdamW(learner=learner, no_decay=("norm",)).decay_of(table.weight) == 0.01
+    table.requires_grad_(False)
+    assert AdamW(learner=learner).decay_of(table.weight) is None
