@@ -569,24 +569,3 @@ def test_a_folder_that_holds_something_is_not_touched(capsys: pytest.CaptureFixt
     assert lmtransfer("export", "run=runs/pretrain/base", "to=out/twice", "overwrite=true") == 0
     assert Path("out/twice/model.safetensors").read_bytes() == Path("kept").read_bytes()
     assert not [path for path in Path("out").iterdir() if path.name.startswith(".")]
-
-
-@pytest.mark.parametrize(
-    ("words", "names"),
-    [
-        (["run=runs/pretrain/nowhere", "to=x"], ("runs/pretrain/nowhere",)),
-        (["run=data", "to=x"], ("data", "config.yaml")),
-        (["run=runs/pretrain/base", "to=x", "format=pickle"], ("format: ", "'pickle'", "auto")),
-        (["run=runs/pretrain/base", "to=x", "checkpoint=first"], ("checkpoint: ", "'first'", "best", "last", "null")),
-        (["run=runs/pretrain/base", "to=x", "checkpoint=best"], ("runs/pretrain/base", "'best'")),
-        (["run=runs/pretrain/base", "to=x", "results=nowhere"], ("results=nowhere",)),
-        (["run=runs/pretrain/base", "to=onnx", "format=tensors"], ("format=tensors", "to=onnx")),
-        (["run=runs/pretrain/base"], ("to: ",)),
-    ],
-)
-def test_mistakes_are_one_message(words: list[str], names: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
-    assert lmtransfer("export", *words) == 2
-    message = capsys.readouterr().err
-    assert all(name in message for name in names), message
-    assert "Traceback" not in message
-    assert not Path("x").exists()

@@ -26,8 +26,8 @@ def test_the_values_that_share_a_random_number_are_independent() -> None:
     assert correlations.abs().max() < 5 / 100_000**0.5
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("shape", [(), (0,), (3,), (0, 7), (5, 7), (2, 3, 5)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(), (0, 7), (2, 3, 5)])
 def test_the_gradient_goes_where_the_values_went(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
     torch.manual_seed(0)
     values = torch.rand(shape, dtype=dtype).add(1).requires_grad_()

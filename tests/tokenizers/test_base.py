@@ -51,30 +51,30 @@ NFD = unicodedata.normalize("NFD", "Le caf\u00e9 na\u00efve co\u00fbte d\u00e9j\
 FAMILY = "\U0001f468\u200d\U0001f469\u200d\U0001f467"
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("The old  man\tsaid\n no", ["The", "old", "man", "said", "no"]),
-        (NFD, NFD.split(" ")),
-        (f"the {FAMILY} sea \U0001f1e9\U0001f1ea a\U0001f600b", ["the", FAMILY, "sea", "\U0001f1e9\U0001f1ea",
-                                                                 "a\U0001f600b"]),
-        ("the\u00a0old\u2003man\u3000said", ["the", "old", "man", "said"]),
-        ("the\u200bold \u200b man\ufeff", ["the", "old", "man"]),
-        ("\ud55c\uad6d\uc5b4 \ud14d\uc2a4\ud2b8 the", ["\ud55c\uad6d\uc5b4", "\ud14d\uc2a4\ud2b8", "the"]),
-        (unicodedata.normalize("NFD", "\ud55c\uad6d \uc5b4"),
-         [unicodedata.normalize("NFD", "\ud55c\uad6d"), unicodedata.normalize("NFD", "\uc5b4")]),
-        ("\ufb01ne o\ufb03ce \ufb02ow", ["\ufb01ne", "o\ufb03ce", "\ufb02ow"]),
-        ("\uff26\uff55\uff4c\uff4c \uff57\uff49\uff44\uff54\uff48", ["\uff26\uff55\uff4c\uff4c",
-                                                                     "\uff57\uff49\uff44\uff54\uff48"]),
-        ("\ufeffthe sea", ["the", "sea"]),
-        ("\u2581the\u2581sea", ["the", "sea"]),
-        ("the \ud800 sea\udfff", ["the", "sea"]),
-    ],
-)  # fmt: skip
-def test_words_are_exact(tokenizer: Tokenizer, text: str, words: list[str]) -> None:
-    if isinstance(tokenizer, ByteBpeTokenizer):
-        words = text.split()  # there is no normalization
-    assert toys.words_by_offsets(tokenizer, text) == words
+TEXTS = [
+    ("The old  man\tsaid\n no", ["The", "old", "man", "said", "no"]),
+    (NFD, NFD.split(" ")),
+    (f"the {FAMILY} sea \U0001f1e9\U0001f1ea a\U0001f600b", ["the", FAMILY, "sea", "\U0001f1e9\U0001f1ea",
+                                                             "a\U0001f600b"]),
+    ("the\u00a0old\u2003man\u3000said", ["the", "old", "man", "said"]),
+    ("the\u200bold \u200b man\ufeff", ["the", "old", "man"]),
+    ("\ud55c\uad6d\uc5b4 \ud14d\uc2a4\ud2b8 the", ["\ud55c\uad6d\uc5b4", "\ud14d\uc2a4\ud2b8", "the"]),
+    (unicodedata.normalize("NFD", "\ud55c\uad6d \uc5b4"),
+     [unicodedata.normalize("NFD", "\ud55c\uad6d"), unicodedata.normalize("NFD", "\uc5b4")]),
+    ("\ufb01ne o\ufb03ce \ufb02ow", ["\ufb01ne", "o\ufb03ce", "\ufb02ow"]),
+    ("\uff26\uff55\uff4c\uff4c \uff57\uff49\uff44\uff54\uff48", ["\uff26\uff55\uff4c\uff4c",
+                                                                 "\uff57\uff49\uff44\uff54\uff48"]),
+    ("\ufeffthe sea", ["the", "sea"]),
+    ("\u2581the\u2581sea", ["the", "sea"]),
+    ("the \ud800 sea\udfff", ["the", "sea"]),
+]  # fmt: skip
+
+
+def test_words_are_exact(tokenizer: Tokenizer) -> None:
+    for text, words in TEXTS:
+        # byte-level BPE normalizes nothing
+        expected = text.split() if isinstance(tokenizer, ByteBpeTokenizer) else words
+        assert toys.words_by_offsets(tokenizer, text) == expected, text
 
 
 def test_characters_that_count_as_white_space(tokenizer: Tokenizer) -> None:
