@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 import shutil
@@ -43,6 +44,12 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     return min(usable, MAX_WORKERS)
 
 
+def pytest_collection_finish() -> None:
+    """What is loaded by now stays until the end: the garbage collector need not look at it again and again."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def no_network() -> Iterator[None]:
     """Connections to other machines fail at once."""
@@ -65,11 +72,11 @@ def configs_parsed_once() -> Iterator[None]:
     load, parsed = OmegaConf.load, dict[str, bytes]()
 
     def load_once(file: Any) -> Any:
-        if not hasattr(file, "read"):
-            return load(file)
-        content = file.read()
+        is_open = hasattr(file, "read")
+        content = file.read() if is_open else Path(file).read_text(encoding="utf-8")
         if content not in parsed:
-            file.seek(0)
+            if is_open:
+                file.seek(0)
             parsed[content] = pickle.dumps(load(file))
         return pickle.loads(parsed[content])
 

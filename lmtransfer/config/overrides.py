@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 
 from hydra.core.hydra_config import HydraConfig
@@ -273,6 +274,7 @@ def _is_free_text(key: str) -> bool:
     return last in ("text", "text_b", "question", "context", "hypothesis", "premise") or last.endswith("_text")
 
 
+@lru_cache(maxsize=256)  # each word is read several times on the way to a run
 def _try_parse(override: str) -> Override | None:
     try:
         return OverridesParser.create().parse_override(override)

@@ -21,6 +21,7 @@ import json
 import platform
 import subprocess
 from collections.abc import Mapping
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any, Required, TypeVar, cast, overload
@@ -301,6 +302,7 @@ def versions(*, data: dict[str, str] | None = None, folder: Path | None = None) 
     }
 
 
+@cache
 def _package(name: str) -> str | None:
     try:
         return metadata.version(name)
