@@ -27,14 +27,13 @@ def suggested(corpus: str, *, small: bool) -> list[str]:
     return shlex.split(lines[0].partition("?")[2])
 
 
-@pytest.mark.parametrize("small", [True, False])
 @pytest.mark.parametrize(
-    ("corpus", "task"),
+    ("corpus", "task", "small"),
     [
-        ("python_docs", "python_docs"),
-        ("imdb_unsup", "sst2"),
-        ("text", "text_classification"),
-        ("fra", "text_classification"),
+        ("python_docs", "python_docs", False),
+        ("imdb_unsup", "sst2", True),
+        ("text", "text_classification", False),
+        ("fra", "text_classification", True),
     ],
 )
 def test_the_suggested_command_fits_the_text(corpus: str, task: str, small: bool) -> None:
