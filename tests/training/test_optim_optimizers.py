@@ -228,7 +228,7 @@ ROUNDING = {torch.float32: (0.005, 1e-3), torch.bfloat16: (0.08, 0.06)}
 
 @pytest.mark.parametrize("dtype", ROUNDING)
 @pytest.mark.parametrize("num_iterations", sorted(COEFFICIENTS))
-@pytest.mark.parametrize(("rows", "columns"), [(64, 64), (64, 80), (64, 256), (256, 64), (192, 64)])
+@pytest.mark.parametrize(("rows", "columns"), [(64, 64), (64, 256), (192, 64)])
 def test_orthogonalise_against_the_singular_value_decomposition(
     rows: int, columns: int, num_iterations: int, dtype: torch.dtype
 ) -> None:

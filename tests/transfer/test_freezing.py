@@ -225,7 +225,7 @@ class _Recorder(Callback):
         return ()
 
 
-@pytest.mark.parametrize("make", [AdamW, Lamb, Muon])
+@pytest.mark.parametrize("make", [AdamW, Muon])
 def test_a_layer_is_frozen_until_its_time(make: type[Optimizer], tmp_path: Path) -> None:
     """With 20 steps, share 0.4, three layers and embeddings: they are unfrozen before steps 2, 4, 6 and 8 (from 0)."""
     method, learner = _arranged("gradual", unfreeze_share=0.4)
@@ -248,7 +248,7 @@ def test_a_frozen_layer_has_no_optimiser_state(tmp_path: Path) -> None:
     assert with_state == expected
 
 
-@pytest.mark.parametrize(("make", "stop_at"), [(AdamW, 3), (AdamW, 5), (Muon, 9)])
+@pytest.mark.parametrize(("make", "stop_at"), [(AdamW, 3), (Muon, 9)])
 def test_resuming_amid_unfreezing_is_exact(make: type[Optimizer], stop_at: int, tmp_path: Path) -> None:
     def parts(folder: str, **more) -> Trainer:
         method, learner = _arranged("gradual", bert(num_layers=3), dropout=0.1, unfreeze_share=0.6, layer_decay=0.5)
@@ -274,8 +274,7 @@ def test_resuming_amid_unfreezing_is_exact(make: type[Optimizer], stop_at: int, 
         assert torch.equal(one, other)
 
 
-@pytest.mark.parametrize("make", [AdamW, Lamb, Muon])
-@pytest.mark.parametrize("freeze", ["full", "gradual"])
+@pytest.mark.parametrize(("make", "freeze"), [(AdamW, "full"), (Lamb, "full"), (Muon, "gradual")])
 def test_frozen_embeddings_stay_bit_for_bit_and_no_optimiser_knows_them(make: type[Optimizer], freeze: str) -> None:
     method, learner = _arranged(freeze=freeze, embedding_rate=0, **NEW)
     before = _state(learner)
