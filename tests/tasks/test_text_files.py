@@ -378,6 +378,7 @@ COUNTS: dict[str, dict[str, int | dict[str, int]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.data
 @pytest.mark.parametrize("name", COUNTS)
 def test_the_data_folder_has_its_published_counts(name: str, data_root: Path) -> None:
