@@ -373,7 +373,9 @@ def test_ids_of_a_thousand_lines(kind: str, data_root: Path, tmp_path: Path) -> 
     if kind == "wordpiece":
         tokenizer: Tokenizer = train_wordpiece(sample, vocab_size=1000)
     else:
-        tokenizer = SentencePieceTrainer(vocab_size=1000, max_characters=100_000).train(iter(sample), tmp_path)
+        tokenizer = SentencePieceTrainer(kind="unigram", vocab_size=1000, max_characters=100_000).train(
+            iter(sample), tmp_path
+        )
     _write(tokenizer, tmp_path)
     theirs = AutoTokenizer.from_pretrained(tmp_path)
     ours = [ids.tolist() for ids in tokenizer.encode_ids(lines)]
