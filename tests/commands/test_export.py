@@ -201,7 +201,7 @@ AUTO = {
 
 @pytest.mark.parametrize(
     "family",
-    [pytest.param(name, marks=[] if name == "bert" else pytest.mark.slow) for name in FAMILIES],
+    [pytest.param(name, marks=[] if name in ("bert", "electra_apart") else pytest.mark.slow) for name in FAMILIES],
 )
 def test_transformers_gives_the_logits_of_a_pretrained_run(
     family: str, pretrained: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
@@ -455,6 +455,7 @@ def test_a_model_that_transformers_lacks_becomes_tensors_with_an_explanation(
     ("settings", "reason"),
     [
         (["transfer.pooling=mean"], "transfer.pooling=mean"),
+        (["transfer.layers=mix", "transfer.pooling=cls"], "transfer.layers=mix"),
         (["transfer.head_hidden_dim=8"], "transfer.pooling=family"),
     ],
 )
@@ -569,3 +570,19 @@ def test_a_folder_that_holds_something_is_not_touched(capsys: pytest.CaptureFixt
     assert lmtransfer("export", "run=runs/pretrain/base", "to=out/twice", "overwrite=true") == 0
     assert Path("out/twice/model.safetensors").read_bytes() == Path("kept").read_bytes()
     assert not [path for path in Path("out").iterdir() if path.name.startswith(".")]
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        (["to=onnx", "format=tensors", "results=nowhere"], ("format=tensors", "to=onnx", "results=nowhere")),
+        (["to=x", "checkpoint=best"], ("runs/pretrain/base", "'best'")),
+        ([], ("to: ",)),
+    ],
+)
+def test_mistakes_are_one_message(words: list[str], names: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    """More of them are in ``bad_inputs``."""
+    assert lmtransfer("export", "run=runs/pretrain/base", *words) == 2
+    message = capsys.readouterr().err
+    assert all(name in message for name in names), message
+    assert not Path("x").exists()

@@ -92,7 +92,7 @@ def test_a_torn_run_goes_on_to_the_same_weights_and_statistics(world: Path, monk
 
 
 def test_frozen_embeddings_are_those_of_the_run_that_was_started_from(world: Path) -> None:
-    words = ["transfer.embedding_rate=0", "checkpoint=last", "name=ft", "control=true"]
+    words = ["transfer.embedding_rate=0", "checkpoint=last", "name=ft", "control=true", "learning_rates=[0.01,0.02]"]
     assert lmtransfer("finetune", *QUICK, *words) == 0
     base, found = _weights("runs/pretrain/base"), _weights("runs/finetune/ft")
     same = {name for name, tensor in base.items() if name in found and torch.equal(tensor, found[name])}
