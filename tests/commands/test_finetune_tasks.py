@@ -73,7 +73,7 @@ def test_probing_and_caching_give_the_same(kind: str, world: Path) -> None:
     assert result("runs/evaluate/again")["metrics"] == pytest.approx(found["metrics"], abs=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["text_pair", "span_qa"])
+@pytest.mark.parametrize("kind", FILES)
 def test_tasks_can_be_inspected(kind: str, world: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert lmtransfer("inspect", *FILES[kind], "init=runs/pretrain/base") == 0
     said = capsys.readouterr().out

@@ -177,8 +177,8 @@ PUBLISHED = {
         small=(*TRANSFORMER, *ONE_LENGTH, "model.memory_length=16"),
     ),
 }
-#: One of each course of the rate, and one with phases.
-TRAINED = ("bert_base", "elmo", "modern_base", "modern_small", "transformer_xl_base")
+#: One of each course of the rate, one with phases, and XLNet's, which hides by its own share.
+TRAINED = ("bert_base", "elmo", "modern_base", "modern_small", "transformer_xl_base", "xlnet_base")
 RECIPES = pytest.mark.parametrize(("recipe", "published"), PUBLISHED.items(), ids=PUBLISHED)
 
 

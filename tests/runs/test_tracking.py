@@ -93,6 +93,7 @@ def test_a_probe_in_a_sweep_over_trackers() -> None:
         (["tracker=[fake,wandbb]"], ["tracker=wandbb", "wandb"]),
         (["tracker=[fake,jsonl,fake]"], ["tracker=[fake,jsonl,fake]", "fake is listed twice"]),
         (["tracker=fake,jsonl"], ["-m", "tracker=[a,b]"]),
+        (["tracker=[]"], ["tracker", "choose one"]),
         (["tracker=wandb", "tracker.wandb.mode=of"], ["tracker.wandb.mode", "offline"]),
     ],
     ids=lambda value: value[0],
