@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import re
-import socket
 import subprocess
 import sys
 import time
@@ -15,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import PYTHONPATH, ranks
+from support import PYTHONPATH
 
 TIMING = {"seconds", "tokens_per_second"}
 
@@ -33,31 +31,6 @@ def _run(case: str, folder: Path, world_size: int) -> list[dict[str, Any]]:
     done = _start(case, folder, world_size)
     assert done.returncode == 0, done.stderr.decode()
     return [json.loads((folder / f"{case}-{rank}.json").read_text()) for rank in range(world_size)]
-
-
-def _run_forked(case: str, folder: Path, world_size: int) -> list[dict[str, Any]]:
-    """As ``_run``, in processes forked from this one, which has imported everything."""
-    folder.mkdir()
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    context = multiprocessing.get_context("fork")
-    processes = [
-        context.Process(target=_rank, args=(case, folder, rank, world_size, port)) for rank in range(world_size)
-    ]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(100)
-        assert process.exitcode == 0
-    return [json.loads((folder / f"{case}-{rank}.json").read_text()) for rank in range(world_size)]
-
-
-def _rank(case: str, folder: Path, rank: int, world_size: int, port: int) -> None:
-    found = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": world_size}
-    os.environ |= {name: str(number) for name, number in found.items()}
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    sys.argv[1:] = [case, str(folder)]
-    ranks.main()
 
 
 def _records(folder: Path) -> list[dict[str, Any]]:
@@ -145,8 +118,8 @@ def test_every_rank_refuses_an_existing_run(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("world_size", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_gradients_are_those_of_one_rank(world_size: int, tmp_path: Path) -> None:
-    (alone,) = _run_forked("gradients", tmp_path / "one", 1)
-    several = _run_forked("gradients", tmp_path / "several", world_size)
+    (alone,) = _run("gradients", tmp_path / "one", 1)
+    several = _run("gradients", tmp_path / "several", world_size)
     used = [gradients["large"] is not None for gradients in alone["steps"]]
     assert len(set(used)) == 2, "steps with and without a gradient of some batches only"
     assert [gradients["norm.weight"] is None for gradients in alone["steps"]] == [False, False, True, True, True]
