@@ -1,4 +1,4 @@
-"""lmtransfer: pretraining of a text encoder, its transfer to a task, and a measure of how much pretraining helped.
+"""lmtransfer pretrains a text encoder, transfers it to a task, and measures how much pretraining helped.
 
 The commands are functions: ``from lmtransfer import pretrain, probe, finetune, evaluate, predict, export, report``.
 ``load`` loads a run into memory, ``load_records`` the scores of all runs. Everything is imported on first use.

@@ -91,7 +91,7 @@ class Run(os.PathLike[str]):
 
     @property
     def history(self) -> list[Mapping[str, Any]]:
-        """The logged steps: ``step``, ``tokens``, ``seconds``, ``loss``, ``validation/loss`` and other values, by name.
+        """The logged steps: ``step``, ``tokens``, ``seconds``, ``loss``, ``validation/loss`` and other named values.
 
         Unreadable lines are skipped. If a run has several seeds, the steps are in the seeds' folders.
         """
@@ -99,7 +99,7 @@ class Run(os.PathLike[str]):
 
 
 class TransferRun(Run):
-    """The run directory of a probe or of finetuning, with a folder for each seed if there are several."""
+    """The run directory of ``probe`` or ``finetune``, with a folder for each seed if there are several."""
 
     @property
     def result(self) -> JointResult:
@@ -129,7 +129,7 @@ class Report(os.PathLike[str]):
 
     @property
     def figures(self) -> dict[str, Path]:
-        """The figures as SVG files, by name."""
+        """The figures as SVG files, keyed by name."""
         return {path.stem: path for path in sorted((self.path / "figures").glob("*.svg"))}
 
 
@@ -158,7 +158,7 @@ def _misfit(name: str, value: Any, annotation: Any) -> str | None:
         validate(_plain_data(value), annotation)
     except Misfit as misfit:
         place = misfit.value if misfit.where else value
-        return f"{join(name, *misfit.where)}={_as_text(place)}: must be {misfit.expected}"
+        return f"{join(name, *misfit.where)}={_as_text(place)} must be {misfit.expected}"
     return None
 
 

@@ -23,7 +23,7 @@ class ConfigError(LmtransferError):
     """One or more problems in a configuration, found before any work starts.
 
     Args:
-        problems: one message per problem; the first few are shown, with the number of the others.
+        problems: one message per problem; the first few are shown, followed by the number of the others.
     """
 
     def __init__(self, problems: str | Sequence[str]) -> None:

@@ -114,7 +114,7 @@ def permutation(size: int, seed: int, *counters: int | str) -> np.ndarray:
 
 
 class Uniforms:
-    """Random numbers in [0, 1) for whole arrays of indices (the mixing function of splitmix64)."""
+    """Random numbers in [0, 1) for whole arrays of indices, computed with the mixing function of splitmix64."""
 
     def __init__(self, seed: int, *counters: int | str) -> None:
         self._key = np.random.SeedSequence(_words(seed, counters)).generate_state(1, np.uint64)[0]

@@ -1,1 +1,1 @@
-"""The commands: one short module each, which only connects other modules."""
+"""The commands, each a short module that only connects other modules."""

@@ -56,7 +56,7 @@ def run(cfg: DictConfig) -> Path:
         return evaluate_zero_shot(cfg)
     for key in ("revisions", "control"):
         if cfg[key]:
-            raise ConfigError(f"{key}={cfg[key]}: is only for tasks without training, such as task=blimp; leave it out")
+            raise ConfigError(f"{key}={cfg[key]} is only for tasks without training, such as task=blimp; leave it out")
     return _evaluate_pretraining(cfg) if is_pretrained(cfg.run) else _evaluate_trained(cfg)
 
 
@@ -101,7 +101,7 @@ def _evaluate_trained(cfg: DictConfig) -> Path:
         raise ConfigError(f"corpus: run={cfg.run} has a task head, and is scored on the task's data: leave corpus out")
     idle = [key for key in _OF_TEXT if cfg[key]]
     if idle:
-        raise ConfigError([f"{key}={cfg[key]}: is only for pretraining runs; leave it out" for key in idle])
+        raise ConfigError([f"{key}={cfg[key]} is only for pretraining runs; leave it out" for key in idle])
     own_task = cfg.get("task") is None
     members, controls, parent = _members(cfg.run, trust=cfg.trust)
     hardware = eager_hardware(cfg)
@@ -130,7 +130,7 @@ def _evaluate_trained(cfg: DictConfig) -> Path:
 
 
 def _members(path: str, *, trust: bool) -> tuple[list[SavedRun], list[SavedRun], Path]:
-    """Return the runs to score (the run itself, or its seeds), those of its control, and the folder of all of them."""
+    """Return the runs to score (the run itself, or its seeds), those of its control, and the folder that holds all."""
     folders, parent = task_run_folders(path), run_folder(path, key="run").path
     controls = folders_with_checkpoints(parent / "control")
     members, control_members = (
@@ -140,7 +140,7 @@ def _members(path: str, *, trust: bool) -> tuple[list[SavedRun], list[SavedRun],
 
 
 def _score(saved: SavedRun, scoring: _Scoring) -> tuple[SeedResult, Predictions | None]:
-    """Return the metrics of one run, and its predictions; None in place of predictions that are not kept."""
+    """Return the metrics of one run, and its predictions (None if predictions are not kept)."""
     task, hardware = scoring.task, scoring.hardware
     learner = open_task_learner(saved, task, hardware)
     encoder = learner.encoder

@@ -63,7 +63,7 @@ def run(cfg: DictConfig) -> None:
             )
         console.print(
             f"shard {cfg.shard} of {corpus.name}: {share.num_own:,} of {share.num_blocks:,} blocks are complete, "
-            f"{share.num_reused:,} of them from before"
+            f"{share.num_reused:,} of them from an earlier run"
         )
         console.print("next, when all shards are complete: the same command without shard", soft_wrap=True)
         return

@@ -53,7 +53,7 @@ def _without_own_keys(component: dict[str, Any], own: Any) -> dict[str, Any]:
 
 
 def _node_problem(values: Any, key: str) -> str | None:
-    """Return the problem with a node that must be a component or null; None for none or one reported elsewhere."""
+    """Return the problem with a node that must be a component or null; None if none, or if it is reported elsewhere."""
     choose = f"choose one with {key.replace('.', '/')}=<name>"
     for part in key.split("."):
         if not isinstance(values, dict):
@@ -70,7 +70,7 @@ class PlainKeys:
     """Checks keys that are not components.
 
     Attributes:
-        converted: the values whose type was changed, by full key.
+        converted: the values whose type was changed, keyed by full key.
     """
 
     def __init__(self, primary: str = "") -> None:

@@ -46,12 +46,12 @@ OPTIONS
 
 
 def page(command: str, words: Sequence[str], *, primary: str, config_dir: str | None = None) -> str:
-    """Return a command's help page with the values in force.
+    """Return a command's help page with the current values.
 
     Hydra's own help takes seconds, because it lists the choices of every group.
 
     Raises:
-        HydraException: or another error in ``REFUSALS``.
+        HydraException: Hydra rejects the overrides; this can also be another error in ``REFUSALS``.
     """
     cfg = compose_files(primary, words, config_dir=config_dir)
     HydraConfig.instance().set_config(cfg)

@@ -155,7 +155,8 @@ def _import(name: str, target: str, where: str) -> ModuleType:
             raise
         place = _place(error)  # the user's code, which can raise anything
         raise ConfigError(
-            f"{where}: '{target}': importing {name} failed{place}: {type(error).__name__}: {error}"
+            f"{where}: '{target}' cannot be used, because importing {name} failed{place}: {type(error).__name__}: "
+            f"{error}"
         ) from error
 
 
@@ -185,7 +186,7 @@ def build(node: Any, **runtime: Any) -> Any:
     key = full_key(node)
     values, problems = to_plain(node, key)
     if not is_component(values):
-        raise ConfigError(f"{key or 'node'}: must be a component (a node with _target_), but is {values!r}")
+        raise ConfigError(f"{key or 'node'}: the node must be a component (have a _target_), but is {values!r}")
     problems |= component_problems(values, key=key, nodes={key: set(runtime)}, complete=True)
     if problems:
         raise ConfigError([f"{where}: {problem}" for where, problem in problems.items()])
@@ -238,7 +239,7 @@ def component_problems(
     complete: bool,
     bases: Sequence[str] | None = None,
 ) -> dict[str, str]:
-    """Find the problems with a component and its nested components, by full key, without constructing anything.
+    """Find the problems (keyed by full key) with a component and its nested components, without constructing anything.
 
     Args:
         nodes: the names of the arguments that the command supplies to each component, by the component's full key.
@@ -298,7 +299,7 @@ def _stand_in(node: dict[str, Any], key: str) -> Any:
 
 
 def _argument_problem(value: Any, annotation: Any, key: str) -> dict[str, str]:
-    """Return the problem with an argument, by full key; empty if there is none.
+    """Return the problem with an argument, keyed by full key; empty if there is none.
 
     Args:
         annotation: the argument's type; components are accepted only if it names a base class of components.
@@ -362,7 +363,7 @@ def arguments_of(cls: type) -> Mapping[str, Argument]:
 def problems_of(
     cls: type, values: Mapping[str, Any], *, key: str, runtime: Set[str], replaceable: Set[str], complete: bool
 ) -> dict[str, str]:
-    """Find the problems with the arguments that a config passes to ``cls``, by full key.
+    """Find the problems with the arguments that a config passes to ``cls``, keyed by full key.
 
     Args:
         values: plain data without ``_target_``, with stand-ins for components.

@@ -45,7 +45,7 @@ def compose_files(primary: str | None, words: Sequence[str], *, config_dir: str 
     Hydra can compose for only one command at a time; its state is restored afterwards for the caller.
 
     Raises:
-        HydraException: or another error in ``REFUSALS``.
+        HydraException: Hydra rejects the overrides; this can also be another error in ``REFUSALS``.
     """
     searched = [] if config_dir is None else [f"hydra.searchpath=[{Path(config_dir).absolute().as_uri()}]"]
     outer, base = GlobalHydra.instance().hydra, VersionBase.instance().version_base

@@ -74,7 +74,7 @@ def read_text(path: Path) -> str:
 
 def _broken(path: Path, reason: str, line: int | None = None) -> str:
     where = path if line is None else f"{path}:{line}"
-    return f"{where}: cannot be read as a config: {reason[:_LONGEST]}; {PLAIN}"
+    return f"{where}: the file cannot be read as a config: {reason[:_LONGEST]}; {PLAIN}"
 
 
 def primary_config(name: str) -> dict[str, Any]:

@@ -85,7 +85,9 @@ def _at_home(path: str, key: str, problems: list[str]) -> str:
     except RuntimeError:
         whose = path.partition("/")[0].removeprefix("~")
         if not whose and not os.environ.get("HOME"):
-            problems.append(f"{key}={path}: the home folder is unknown (HOME is not set): set HOME, or the full path")
+            problems.append(
+                f"{key}={path}: the home folder is unknown (HOME is not set): set HOME, or write the full path"
+            )
         else:
             problems.append(
                 f"{key}={path}: this machine has no user {whose!r}: write the full path, or ./{path} if the folder has "

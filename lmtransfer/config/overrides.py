@@ -55,7 +55,7 @@ _VALUES = {"--cfg": _CONFIG_KINDS, "-c": _CONFIG_KINDS, "--info": _INFO_KINDS, "
 
 @dataclass(slots=True)
 class CommandLine:
-    """The words of a command line, by kind.
+    """The words of a command line, sorted by kind.
 
     Attributes:
         overrides: ``key=value`` and similar forms (``+key=value``, ``~key``), quoted if needed.
@@ -205,7 +205,8 @@ def parse(override: str) -> Override:
     result = _try_parse(override)
     if result is None:
         raise ConfigError(
-            f"{override}: cannot be read as key=value; write a list as [a,b] and a mapping as {{a:1,b:2}}, and quote "
+            f"{override}: this cannot be read as key=value; write a list as [a,b] and a mapping as {{a:1,b:2}}, and "
+            "quote "
             "text with brackets or commas twice: \"key='a, b'\""
         )
     return result

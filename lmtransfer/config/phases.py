@@ -140,7 +140,7 @@ def _merge(own: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
 
 
 def phase_problems(cfg: DictConfig) -> dict[str, str]:
-    """Find the problems with ``phases``, except those inside components, by full key."""
+    """Find the problems with ``phases`` (keyed by full key), except those inside components."""
     phases, problems = to_plain(cfg.phases, "phases")
     if not isinstance(phases, dict) or not phases:
         return {"phases": f"{phases!r} contains no phases: choose phases=<name>, or phases=null for none"}
@@ -181,7 +181,7 @@ def phase_problems(cfg: DictConfig) -> dict[str, str]:
 
 
 def _of_parts(objective: Mapping[str, Any]) -> tuple[str, ...]:
-    """List the keys of the components in a phase's objective, which the objective itself may also set, as in a run."""
+    """List the keys of the components in a phase's objective; as in a run, the objective itself may also set them."""
     losses = objective.get("losses")
     parts = [objective.get("rows"), objective.get("corruption"), *(losses.values() if isinstance(losses, dict) else ())]
     return tuple(str(key) for part in parts if isinstance(part, dict) and is_component(part) for key in part)

@@ -46,7 +46,7 @@ def to_plain(node: Any, key: str) -> tuple[Any, dict[str, str]]:
     """Convert a node to dicts, lists and scalars.
 
     Returns:
-        The data, with ``BROKEN`` in place of each value that has a problem, and the problems by full key.
+        The data, with ``BROKEN`` in place of each value that has a problem, and the problems, keyed by full key.
     """
     problems: dict[str, str] = {}
 

@@ -39,7 +39,7 @@ def expand_parts(cfg: DictConfig) -> None:
         nodes = {str(name): parts[name] for name in parts}
     else:
         raise ConfigError(
-            f"corpus.parts={parts}: must be a list such as [enwiki,fra], or a mapping {{name: corpus, ...}}"
+            f"corpus.parts={parts} must be a list such as [enwiki,fra], or a mapping {{name: corpus, ...}}"
         )
     folders = config_folders()
     problems: list[str] = []

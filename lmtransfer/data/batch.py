@@ -26,7 +26,7 @@ class PackedBatch:
         lengths: the sequence lengths as Python integers, so that reading them needs no device synchronization.
         num_real: number of real sequences; the sequences after them are filler, which no loss counts.
         num_causal: number of leading sequences with causal attention; the others have bidirectional attention. None if
-            all sequences have the encoder's own attention. For encoders that support both.
+            all sequences have the encoder's own attention. Only for encoders that support both.
         chars_TC: character ids of each word, int16, if the tokenizer provides characters (see
             ``tokenizers.words``); always on the host, where an encoder finds the distinct words.
     """

@@ -219,7 +219,7 @@ def open_binary(path: SourceFile, meter: Meter | None = None) -> Iterator[Binary
         packed = _CountingFile(path, meter or Meter())
         raw = io.BufferedReader(packed, _BUFFER_BYTES)
     except OSError as error:
-        raise DataError(f"{path}: cannot be opened ({error.strerror})") from None
+        raise DataError(f"{path}: the file cannot be opened ({error.strerror})") from None
     with raw:
         try:
             if path.suffix == ".gz":
@@ -234,7 +234,7 @@ def open_binary(path: SourceFile, meter: Meter | None = None) -> Iterator[Binary
                 yield raw
         except (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile) as error:
             raise DataError(
-                f"{path}: is damaged or incomplete ({error}); download or compress the file again"
+                f"{path}: the file is damaged or incomplete ({error}); download or compress the file again"
             ) from None
 
 
@@ -265,7 +265,7 @@ def not_utf8(where: str, rest: bytes, position: int, *, alternative: str = "") -
     """Build the error for text whose first invalid byte starts ``rest``, at ``position`` of its line."""
     octets = " ".join(f"{byte:02x}" for byte in rest[:4])
     return DataError(
-        f"{where}: not UTF-8 at byte {position} of the line: {octets}. Convert the file to UTF-8 (iconv -f LATIN1 -t "
+        f"{where}: the line is not UTF-8 at byte {position} ({octets}). Convert the file to UTF-8 (iconv -f LATIN1 -t "
         f"UTF-8, or with an encoding other than LATIN1){alternative}"
     )
 
@@ -274,9 +274,9 @@ def check_text(path: SourceFile, start: bytes) -> None:
     """Raise an error if a file is not text, or is UTF-16 or UTF-32 text, judging by the start of its first line."""
     for mark, what in _NO_TEXT.items():
         if start.startswith(mark):
-            raise DataError(f"{path}: is not text {'in UTF-8 ' * what.startswith('UTF')}but {what}")
+            raise DataError(f"{path}: the file is not text {'in UTF-8 ' * what.startswith('UTF')}but {what}")
     if len(start) >= 16 and start.count(0) > len(start) // 10:
-        raise DataError(f"{path}: is not text but binary data, or UTF-16: {_CONVERT.format('UTF-16')}")
+        raise DataError(f"{path}: the file is not text but binary data, or UTF-16: {_CONVERT.format('UTF-16')}")
 
 
 def _raw_lines(stream: BinaryIO, path: SourceFile) -> Iterator[bytes]:

@@ -111,7 +111,7 @@ def _open(
         except (pa.ArrowException, OSError) as error:
             kind = "an arrow" if is_stream or is_file else "a parquet"
             raise DataError(
-                f"{path}: is damaged or is not {kind} file ({first_line(error)}); write or download it again"
+                f"{path}: the file is damaged or is not {kind} file ({first_line(error)}); write or download it again"
             ) from None
         yield schema, batches
 
@@ -155,7 +155,7 @@ def texts_of(
 
 
 def _label_names(schema: pa.Schema) -> dict[str, list[str]]:
-    """Return the label names by column, from the features that ``datasets`` writes into a file."""
+    """Return the label names of each column, from the features that ``datasets`` writes into a file."""
     try:
         features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
         names = {}

@@ -1,4 +1,4 @@
-"""The screening of a corpus for near-duplicates and evaluation texts, and the corpus without the matching documents."""
+"""Screens a corpus for near-duplicates and evaluation texts, and provides the corpus without the matching documents."""
 
 from __future__ import annotations
 
@@ -345,7 +345,7 @@ def _lines(documents: Path, matches: dict[int, NearDuplicate | None]) -> Iterato
 
 @dataclass(kw_only=True, eq=False)
 class Screening:
-    """Settings of a screening: near-duplicates and evaluation texts (by the name of their set), reported or dropped."""
+    """Settings of a screening, which reports or drops near-duplicates and evaluation texts (keyed by set name)."""
 
     action: Literal["report", "drop"]
     min_jaccard: PositiveProb | None = 0.8

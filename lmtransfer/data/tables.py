@@ -109,7 +109,7 @@ def delimiter_of(value: str | None, key: str) -> str | None:
     character = {"tab": "\t", r"\t": "\t"}.get(value or "", value)
     if character is not None and (len(character) != 1 or character in '"\r\n'):
         raise ConfigError(
-            f"{key}={value}: must be a single character such as ';' or '|', tab, or null (to detect the separator from "
+            f"{key}={value} must be a single character such as ';' or '|', tab, or null (to detect the separator from "
             "the first line)"
         )
     return character

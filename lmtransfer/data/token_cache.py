@@ -79,7 +79,7 @@ class DocumentBlock:
 
 @dataclass(frozen=True, slots=True)
 class BlockRecord:
-    """The record of a complete block; ``shards`` are by side (a side without text has none)."""
+    """The record of a complete block; ``shards`` has the shard of each split (none for a split without text)."""
 
     digest: str
     statistics: CorpusStatistics
@@ -266,7 +266,7 @@ class ShareOfBlocks:
 
 @dataclass(frozen=True, slots=True)
 class PreparedShare:
-    """What a job has done: its blocks, those of them that were complete already, and all blocks of the corpus."""
+    """The numbers of blocks that a job prepared, of those already complete before, and of all blocks in the corpus."""
 
     num_own: int
     num_reused: int
@@ -392,7 +392,7 @@ class PreparedCorpus:
     Attributes:
         validation: the held-out part; may be empty.
         folder: the corpus's folder; for a mixture, the parent of the parts' folders.
-        parts: the prepared corpora of a mixture, by name; empty for a single corpus.
+        parts: the prepared corpora of a mixture, keyed by name; empty for a single corpus.
     """
 
     train: TokenStore | MixedStore
@@ -562,7 +562,7 @@ def _acquire(path: Path, folder: Path) -> FileLock:
     try:
         lock.acquire(timeout=_PATIENCE)
     except Timeout:
-        print(f"another process is preparing {folder}: waiting until it ends", file=sys.stderr, flush=True)
+        print(f"another process is preparing {folder}: waiting for it to finish", file=sys.stderr, flush=True)
         lock.acquire()
     return lock
 

@@ -75,7 +75,7 @@ class PartShares:
 def part_shares(
     store: TokenStore | MixedStore, tokenizer: Tokenizer, *, most_tokens: int = 20_000_000
 ) -> Mapping[str, PartShares]:
-    """Return each part's shares of a mixture's text and vocabulary, by name; empty for a single corpus."""
+    """Return each part's shares of a mixture's text and vocabulary, keyed by name; empty for a single corpus."""
     if isinstance(store, TokenStore):
         return {}
     is_special, unknown_id = tokenizer.is_special, tokenizer.unk_id

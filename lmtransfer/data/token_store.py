@@ -52,8 +52,8 @@ def write_shard(
     """Write one shard; if the process is killed, ``folder`` is either complete or absent.
 
     Args:
-        sentence_lengths: tokens of each sentence, at least 1, shape (num_sentences,).
-        document_lengths: sentences of each document, at least 1, shape (num_documents,).
+        sentence_lengths: number of tokens in each sentence, at least 1, shape (num_sentences,).
+        document_lengths: number of sentences in each document, at least 1, shape (num_documents,).
         vocab_size: size of the vocabulary; decides between 16 and 32 bits per token.
     """
     with staged_folder(folder) as staged:

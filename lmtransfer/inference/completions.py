@@ -141,7 +141,7 @@ class CompletionScorer:
         return CompletionScores(logs, ids_of, spans), num_tokens
 
     def _queries(self, encoding: Encoding, places: np.ndarray, text: str) -> Iterator[tuple[int, Query]]:
-        """Yield the inputs in which the tokens at some places are predicted, each with the number of its first one."""
+        """Yield the inputs that predict the tokens at ``places``, each with the index of its first place."""
         if not len(places):
             return
         tokens = self.frame.around(encoding.ids, text=text)

@@ -48,7 +48,7 @@ class MaskFiller:
         assert predictor.predicts == "masked", "the predictor must come from masked_predictor"
         num_pieces = int((~tokenizer.is_special).sum())
         if not 1 <= top_k <= num_pieces:
-            raise ConfigError(f"top_k={top_k}: must be between 1 and {num_pieces}, the number of ordinary pieces")
+            raise ConfigError(f"top_k={top_k} must be between 1 and {num_pieces}, the number of ordinary pieces")
         self.predictor, self.tokenizer, self.frame, self.top_k = predictor, tokenizer, frame, top_k
         self.batch_tokens, self.device, self.autocast = batch_tokens, device, autocast
         self._allowed_V = torch.from_numpy(~tokenizer.is_special).to(device)

@@ -1,4 +1,4 @@
-"""The input of ``predict`` as examples: a text, a file, or lines from standard input as they arrive."""
+"""Reads the input of ``predict`` as examples: a text, a file, or lines from standard input as they arrive."""
 
 from __future__ import annotations
 

@@ -35,9 +35,9 @@ class ZeroShotScores:
     """The scores of a run on a task that needs no head.
 
     Attributes:
-        findings: the metrics, and what belongs to them.
+        findings: the metrics, and the predictions and notes that belong to them.
         num_tokens: number of tokens that the encoder read.
-        num_parameters: number of parameters of everything that was run.
+        num_parameters: number of parameters of all modules that were run.
         control: the metrics of the same model with random weights; None if that was not scored.
         control_examples: the scored examples of that model.
     """
@@ -102,13 +102,13 @@ class Frame:
 def sentence_queries(
     tokens: np.ndarray, word_starts: np.ndarray, *, places: np.ndarray, mask_id: int, hidden: Hidden
 ) -> Iterator[Query]:
-    """Yield one query for each of some tokens of a text, in which that token is masked.
+    """Yield one query for each token to predict, in which that token is masked.
 
     Args:
         tokens: ids with the special tokens around them, int64, shape (n + 2,).
         word_starts: whether each token begins a word, bool, shape (n,).
         places: indices of the tokens to predict in ``tokens``.
-        hidden: what is masked with it; see ``tasks.zero_shot.task.Hidden``.
+        hidden: what is masked together with that token; see ``tasks.zero_shot.task.Hidden``.
     """
     ends = np.append(np.flatnonzero(word_starts), len(word_starts)) + 1
     for place in places.tolist():

@@ -1,4 +1,4 @@
-"""The addition of the user's words to a model: as single tokens to its tokenizer, and as rows to its embeddings.
+"""Adds the user's words to a model: as single tokens to its tokenizer, and as rows to its embeddings.
 
 Shape legend: V vocabulary size, E width of an embedding.
 """

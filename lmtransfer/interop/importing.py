@@ -1,4 +1,4 @@
-"""The import of a published model as a run directory: for `lmtransfer import`, or in the cache for ``init=hf:...``.
+"""Imports a published model as a run directory: for `lmtransfer import`, or in the cache for ``init=hf:...``.
 
 A published folder may hold files of sentence-transformers, which define how the publisher computes the vector of a
 text. ``embed`` and ``load(...).vectors`` follow this definition by default. The run's config holds it under

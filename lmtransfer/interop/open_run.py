@@ -1,4 +1,4 @@
-"""Opening the run at the user's path, which may also name a published model; that is first imported into the cache."""
+"""Opens the run at the user's path; if the path names a published model, the model is first imported into the cache."""
 
 from __future__ import annotations
 
@@ -101,12 +101,12 @@ def task_run_folders(path: str | Path) -> list[Path]:
         directory.revision(revision)  # raises, because task runs keep no revisions
     if "transfer" not in config or "task" not in config:
         raise RunDirectoryError(
-            f"run={path}: was not trained on a task; give a probe or finetuning run, such as the result of `lmtransfer "
+            f"run={path} was not trained on a task; give a probe or finetuning run, such as the result of `lmtransfer "
             f"finetune init={path}`"
         )
     folders = folders_with_checkpoints(directory.path)
     if not folders:
         directory.check_kept()
         RunDirectory((seed_folders(directory.path) or [directory.path])[0]).check_not_divided()
-        raise RunDirectoryError(f"run={path}: has no checkpoint yet; let it finish, or continue it with resume=true")
+        raise RunDirectoryError(f"run={path} has no checkpoint yet; let it finish, or continue it with resume=true")
     return folders

@@ -39,7 +39,7 @@ _HUB_NAME = re.compile(r"(?:[\w-][\w.-]*/)?[\w-][\w.-]*(?:@[\w./-]+)?")
 
 
 def is_hub_name(text: str) -> bool:
-    """Whether a text is formed like a name on the hub: ``name`` or ``owner/name``, with or without ``@revision``."""
+    """Whether a text has the form of a name on the hub: ``name`` or ``owner/name``, with or without ``@revision``."""
     return _HUB_NAME.fullmatch(text) is not None
 
 
@@ -80,13 +80,13 @@ def find_published(path: str, *, key: str) -> PublishedFolder:
     if folder.is_dir():
         if not _is_run(folder) and not any((folder / name).is_file() for name in _CONFIG):
             raise CheckpointError(
-                f"{key}={path}: has no config.json; give a folder with config.json, model.safetensors (or "
+                f"{key}={path} has no config.json; give a folder with config.json, model.safetensors (or "
                 "pytorch_model.bin) and the tokenizer's files (such as tokenizer.json or vocab.txt)"
             )
         check_folder(folder, error=CheckpointError)
         return PublishedFolder(folder.resolve(), str(folder.absolute()))
     if folder.exists():
-        raise CheckpointError(f"{key}={path}: is a file; give the folder that holds config.json and the weights")
+        raise CheckpointError(f"{key}={path} is a file; give the folder that holds config.json and the weights")
     if not _HUB_NAME.fullmatch(text):
         raise CheckpointError(
             f"{key}={path}: there is no such folder; give a folder with config.json, the weights and the tokenizer's "

@@ -1,4 +1,4 @@
-"""The conversion of published folders (``config.json`` and weights in the layout of transformers) to our encoders.
+"""Converts published folders (``config.json`` and weights in the layout of transformers) to our encoders.
 
 Nothing in a folder is executed or imported; ``auto_map`` and similar keys are reported and ignored. Safetensors files
 hold only data. Pickles are read by PyTorch's restricted loader, which rejects everything except tensors. The index of a
@@ -61,7 +61,8 @@ def _read_heads(
     """Read the heads that belong to our objectives; other tensors are left out, with a note.
 
     Returns:
-        The tensors by our names under ``objectives.``, and the component nodes of the complete objectives.
+        The tensors under our names, which begin with ``objectives.``, and the component nodes of the complete
+        objectives.
     """
     rest = dict(heads)
     tensors: dict[str, Tensor] = {}
@@ -142,7 +143,7 @@ def read_weight_files(folder: Path) -> dict[str, Tensor]:
         path.name for path in folder.iterdir() if path.suffix in (".h5", ".msgpack", ".ckpt", ".onnx", ".gguf")
     )
     hint = f"; lmtransfer cannot read {', '.join(others)}: save the model with transformers" if others else ""
-    raise CheckpointError(f"{folder}: holds no weights ({' or '.join(FILES)}, whole or sharded){hint}")
+    raise CheckpointError(f"{folder}: the folder holds no weights ({' or '.join(FILES)}, whole or sharded){hint}")
 
 
 def _read_pickle(path: Path) -> dict[str, Tensor]:
@@ -158,12 +159,14 @@ def _read_pickle(path: Path) -> dict[str, Tensor]:
             ) from error
         (reason, *_) = str(error).splitlines() or [""]
         raise CheckpointError(
-            f"{path}: is damaged or incomplete, or holds other things than tensors ({type(error).__name__}: {reason}); "
+            f"{path}: the file is damaged or incomplete, or holds other things than tensors ({type(error).__name__}: "
+            f"{reason}); "
             "download it again, or save the model as safetensors"
         ) from error
     if not isinstance(content, Mapping) or not all(isinstance(name, str) for name in content):
         raise CheckpointError(
-            f"{path}: must hold a dictionary of tensors by name, but holds a {type(content).__name__}; save the "
+            f"{path}: the file must hold a dictionary of tensors by name, but holds a {type(content).__name__}; save "
+            "the "
             "state_dict of the model"
         )
     unknown = [name for name, value in content.items() if not isinstance(value, Tensor)]
@@ -181,7 +184,8 @@ def _read_shards(index: Path, read: Callable[[Path], dict[str, Tensor]]) -> dict
     outside = [shard for shard in shards if Path(shard).name != shard or "\\" in shard or shard in ("", ".", "..")]
     if outside:
         raise CheckpointError(
-            f"{index}: names files outside its own folder, which is not allowed: {', '.join(outside[:5])}; download it "
+            f"{index}: the index names files outside its own folder, which is not allowed: {', '.join(outside[:5])}; "
+            "download it "
             "again"
         )
     missing = [shard for shard in shards if not (index.parent / shard).is_file()]
@@ -194,7 +198,8 @@ def _read_shards(index: Path, read: Callable[[Path], dict[str, Tensor]]) -> dict
         absent = [name for name in names if name not in content]
         if absent:
             raise CheckpointError(
-                f"{index.parent / shard}: lacks tensors that the index lists for this file: {', '.join(absent[:5])}; "
+                f"{index.parent / shard}: the file lacks tensors that the index lists for this file: "
+                f"{', '.join(absent[:5])}; "
                 "download all files again"
             )
         tensors |= content
@@ -226,7 +231,7 @@ def read_published(folder: Path) -> PublishedCheckpoint:
 
 def _read(folder: Path, *, generators: bool) -> PublishedCheckpoint:
     if not folder.is_dir():
-        raise CheckpointError(f"{folder}: is not a folder; give a folder with config.json and weights")
+        raise CheckpointError(f"{folder} is not a folder; give a folder with config.json and weights")
     if (folder / "options.json").is_file() and not (folder / "config.json").exists():
         return _read_elmo(folder)
     source = folder / "config.json"
@@ -306,7 +311,7 @@ def _read_elmo(folder: Path) -> PublishedCheckpoint:
 
 
 def read_task_head(folder: Path, *, kind: TaskKind) -> dict[str, Tensor]:
-    """Read the tensors of a task's head, and return them by our names."""
+    """Read the tensors of a task's head, and return them under our names."""
     config = read_json(Path(folder) / "config.json", dict[str, Any], error=CheckpointError, finite=False)
     family = family_of_config(config, source=str(Path(folder) / "config.json"))
     task = family.task(kind)

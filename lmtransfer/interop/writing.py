@@ -1,4 +1,4 @@
-"""The conversion of a run to the layout of Hugging Face transformers: config.json, and tensors by published names."""
+"""Converts a run to the layout of Hugging Face transformers: config.json, and tensors under their published names."""
 
 from __future__ import annotations
 

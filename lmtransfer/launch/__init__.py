@@ -1,1 +1,1 @@
-"""How commands start: command lines, their configuration, single runs, sweeps, and jobs in their own processes."""
+"""Starts commands: command lines, their configuration, single runs, sweeps, and jobs in separate processes."""

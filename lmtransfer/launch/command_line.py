@@ -1,4 +1,4 @@
-"""The execution of a command from the command line or from Python.
+"""Runs a command from the command line or from Python.
 
 Hydra composes the configuration. It writes no files, does not change the directory and does not print errors.
 """

@@ -153,10 +153,10 @@ def run_jobs(
     Args:
         jobs: the jobs, in order of preference for starting.
         record: called when a job has ended.
-        where: the run directories to show for finished jobs of other studies, by key.
+        where: the run directories to show for finished jobs of other studies, by the jobs' keys.
 
     Returns:
-        The reason for each job that failed, by key.
+        The reason for each job that failed, by the job's key.
 
     Raises:
         Interrupted: on a signal, or if a job was interrupted, after the running jobs have saved.

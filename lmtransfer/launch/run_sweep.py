@@ -130,7 +130,7 @@ def _follow(parent: int, over: threading.Event) -> None:
 
 
 class _StopSweep(BaseException):
-    """Ends a sweep immediately; not an Exception, since Hydra continues after an Exception."""
+    """Ends a sweep immediately; it is not an ``Exception``, because Hydra would then continue."""
 
 
 def run_by_hydra(command: str, line: overrides.CommandLine, words: Sequence[str], *, is_sweep: bool) -> int:

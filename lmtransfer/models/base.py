@@ -209,8 +209,8 @@ class Encoder(nn.Module):
                 segment has no more context than the first.
         """
         raise ConfigError(
-            f"memory_lengths: {type(self).__name__} has no memory; leave memory_lengths out, or give a run of "
-            f"model=transformer_xl_laptop"
+            f"memory_lengths: {type(self).__name__} has no memory; leave memory_lengths out, or choose a run that was "
+            "trained with model=transformer_xl_laptop"
         )
 
     def input_rows(self, token: int, character_ids: np.ndarray | None) -> tuple[nn.Embedding, list[int]] | None:

@@ -22,7 +22,7 @@ class Pooler(nn.Module):
         self.dense = nn.Linear(dim, dim)
 
     def forward(self, first_BD: Tensor) -> Tensor:
-        """(B, D) -> (B, D)."""
+        """Apply the layer, (B, D) -> (B, D)."""
         return torch.tanh(self.dense(first_BD))
 
 

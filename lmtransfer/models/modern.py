@@ -85,7 +85,7 @@ class ModernLayer(nn.Module):
     def forward(
         self, hidden_TD: Tensor, layout: Layout, rotary: RotaryPositions, reads_N: Tensor | None = None
     ) -> Tensor:
-        """(T, D) -> (T, D), or (N, D) at the positions ``reads_N``, if any.
+        """Apply the layer, (T, D) -> (T, D), or (N, D) at the positions ``reads_N``, if any.
 
         Args:
             layout: layout of the batch; with ``reads_N`` but no window, layout whose queries are these positions.

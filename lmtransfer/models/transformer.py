@@ -80,7 +80,7 @@ class TransformerLayer(nn.Module):
         self.dropout = Dropout(settings.dropout)
 
     def forward(self, hidden_TD: Tensor, layout: Layout, reads_N: Tensor | None = None) -> Tensor:
-        """(T, D) -> (T, D), or (N, D) at the positions ``reads_N``, if any."""
+        """Apply the layer, (T, D) -> (T, D), or (N, D) at the positions ``reads_N``, if any."""
         residual = hidden_TD if reads_N is None else hidden_TD[reads_N]
         if self.pre_norm:
             residual = residual + self.dropout(self.attention(self.attention_norm(hidden_TD), layout, reads_N))

@@ -145,12 +145,12 @@ class Objective(nn.Module):
         raise NotImplementedError
 
     def counts(self, batch: PretrainingBatch) -> dict[str, int]:
-        """Return the counts of ``losses`` by name."""
+        """Return the counts of ``losses``, keyed by name."""
         count = self.count(batch)
         return {self.name: count} if self.active_num_sampled else {self.name: count, f"{self.name}_accuracy": count}
 
     def losses(self, batch: PretrainingBatch, encode: Encode) -> dict[str, Loss]:
-        """Compute the losses by name; a loss of weight 0 is a metric."""
+        """Compute the losses, keyed by name; a loss of weight 0 is a metric."""
         raise NotImplementedError
 
     def loss_and_accuracy(self, total: Tensor, hits: Tensor | None, count: int) -> dict[str, Loss]:
@@ -186,7 +186,7 @@ class Objective(nn.Module):
         return None
 
     def inner(self) -> Mapping[str, Objective]:
-        """Return the objectives inside this one, each with its own encoder, by the name of its head."""
+        """Return the objectives inside this one, each with its own encoder, keyed by the name of its head."""
         return {}
 
     def fold_weights(self) -> None:

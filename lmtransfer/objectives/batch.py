@@ -29,8 +29,8 @@ class PretrainingBatch:
             0 at unused positions, float32.
         labels: labels of whole rows by name, int64, shape (num_real,) each.
         keys: the key of each row, for messages.
-        per_target: integers from the corruption for each target, by name, int64, (M,) each; 0 at unused positions.
-        per_token: integers from the corruption for each token, by name, int64, (T,) each; 0 in filler.
+        per_target: named integers from the corruption for each target, int64, (M,) each; 0 at unused positions.
+        per_token: named integers from the corruption for each token, int64, (T,) each; 0 in filler.
         follows: whether each row continues the same row of the previous batch, so that a recurrent state is meaningful;
             False in the first batch of an epoch, None if rows are independent.
         output_positions: the positions at which the last layer is needed; None for all.

@@ -167,7 +167,7 @@ class PretrainingSource(Source):
     def _targets(
         self, corrupted: Sequence[CorruptedRow], cu_seqlens: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
-        """Return the padded positions in T, targets and weights, and the actual number of predictions."""
+        """Return the padded positions (indices into T), targets and weights, and the actual number of predictions."""
         counts = [len(part.positions) for part in corrupted]
         num_targets = sum(counts)
         size = self._places(num_targets)
@@ -221,7 +221,7 @@ def _up(size: int, multiple: int) -> int:
 
 
 def _joined(parts: Sequence[Mapping[str, np.ndarray]], *, size: int) -> dict[str, Tensor]:
-    """Concatenate the integers of all rows by name, padded with zeros up to ``size``."""
+    """Concatenate the named integers of all rows, padded with zeros up to ``size``."""
     tensors = {}
     for name in parts[0]:
         numbers = np.concatenate([part[name] for part in parts])

@@ -1,4 +1,4 @@
-"""The checks of a pretraining config before any text is read."""
+"""Checks a pretraining config before any text is read."""
 
 from __future__ import annotations
 

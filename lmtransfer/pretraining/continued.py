@@ -1,4 +1,4 @@
-"""What continued pretraining takes from another run: the model, and the arguments and weights of the heads."""
+"""The parts of another run that continued pretraining reuses: the model, and the arguments and weights of the heads."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def recipe_remark() -> str | None:
 
 
 def command_line_keys() -> dict[str, str]:
-    """Return the command-line overrides by key or group."""
+    """Return the command-line overrides, keyed by key or group."""
     words = [parse(word) for word in command_line_overrides()]
     return {word.key_or_group: str(word.input_line) for word in words}
 

@@ -178,10 +178,10 @@ def segment_counts(ranks_N: np.ndarray, segments_N: np.ndarray, *, vocab_size: i
 class CountedEmbeddings:
     """Initializes token embeddings from co-occurrence counts and one factorization, without training.
 
-    Each view of the text contributes a share of the columns. Near neighbors show which tokens can replace a token; far
-    neighbors and documents show the token's topic. A view is a matrix of positive pointwise mutual information, and its
-    columns are the leading singular vectors (Levy & Goldberg 2014; for documents Deerwester et al. 1990). Skip-gram
-    with negative sampling factorizes nearly the same matrix, but by training, whereas counting takes seconds.
+    Each view of the text contributes a share of the columns. Nearby tokens show which tokens can replace a token;
+    distant tokens and documents show the token's topic. A view is a matrix of positive pointwise mutual information,
+    and its columns are the leading singular vectors (Levy & Goldberg 2014; for documents Deerwester et al. 1990).
+    Skip-gram with negative sampling factorizes nearly the same matrix, but by training, whereas counting takes seconds.
 
     Args:
         windows: the views by neighbors, each given as the number of tokens on each side.

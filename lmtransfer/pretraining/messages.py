@@ -28,7 +28,7 @@ _SAMPLED = 4096
 
 
 def opening_message(path: Path, pretraining: Pretraining) -> str:
-    """Return a message with the model, losses, corpus, budget, hardware and run directory."""
+    """Return a message that states the model, losses, corpus, budget, hardware and run directory."""
     text, phases, average = pretraining.text, pretraining.phases, pretraining.average
     encoder = phases[-1].parts.encoder
     parameters = sum(p.numel() for p in encoder.parameters())
@@ -95,7 +95,8 @@ def print_closing(path: Path, result: RunResult, *, corpus: str, output_root: Pa
             table.add_row(f"validation {name}", f"{value:.4f}")
     if "unigram_entropy" in result.more:
         table.add_row(
-            "unigram entropy", f"{result.more['unigram_entropy']:.4f}  (an MLM loss well below this uses context)"
+            "unigram entropy",
+            f"{result.more['unigram_entropy']:.4f}  (an MLM loss well below this means that the model uses context)",
         )
     if result.more["checkpoint_step"] != result.more["steps"]:
         table.add_row(
@@ -109,7 +110,7 @@ def print_closing(path: Path, result: RunResult, *, corpus: str, output_root: Pa
         last = with_revision(short_path(path), revisions[-1])
         table.add_row("revisions", f"{', '.join(map(count_text, revisions))} tokens; start from one with init={last}")
     if "words" in result.more:
-        table.add_row("words", f"{result.more['words']:,} read, of a text of {result.more['text_words']:,}")
+        table.add_row("words", f"{result.more['words']:,} read; the text has {result.more['text_words']:,}")
     table.add_row("steps, tokens", f"{result.more['steps']:,}, {result.tokens:,} ({result.more['epochs']:.2f} epochs)")
     if result.tokens_per_second is not None:
         speed = f"{result.tokens_per_second:,.0f} tokens/s over {result.seconds:,.0f} s, with evaluation and saving"

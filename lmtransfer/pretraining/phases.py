@@ -4,7 +4,7 @@
 ``Pretraining`` trains this phase and all later phases. The following carry over from phase to phase:
 
 - the encoder;
-- the heads, by name, if their shapes match;
+- the heads, matched by name, if their shapes agree;
 - the state of the optimizer, if the losses and the kind of optimizer stay the same;
 - the average of the weights, if the losses stay the same; otherwise a new average begins;
 - the position in the text, as a number of passes;
@@ -184,7 +184,7 @@ def find_phase(
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """A phase in training: the learner and all that depends on earlier steps, except the state of the run."""
+    """A phase during training: the learner, and everything else (except the run's state) that steps change."""
 
     phase: TrainingPhase
     learner: PretrainingLearner

@@ -48,7 +48,7 @@ def _movable_keys(directory: RunDirectory, origin: str | None) -> list[str]:
 
 
 def new_run(cfg: DictConfig, name: str, plain: dict[str, Any], text: Text) -> RunDirectory:
-    """Create the run directory; called after the corpus is read and all parts are built, so that errors leave none."""
+    """Create the run directory; called last, so that an error in the corpus or in a part leaves no directory."""
     directory = RunDirectory.create(cfg.output_root, "pretrain", name)
     if process_group.is_main():
         with naming(directory.tokenizer):

@@ -74,7 +74,7 @@ def _held_out_texts(name: str, task: Task) -> dict[str, list[str]]:
 
 
 def screened_parts(corpus: Corpus) -> Mapping[str, ScreenedCorpus]:
-    """Return the screened corpora by name: the corpus itself, or the screened parts of a mixture."""
+    """Return the screened corpora, keyed by name: the corpus itself, or the screened parts of a mixture."""
     parts = corpus.parts if isinstance(corpus, MixtureCorpus) else {corpus.name: corpus}
     return {name: part for name, part in parts.items() if isinstance(part, ScreenedCorpus)}
 

@@ -31,8 +31,8 @@ def learning_flops(learner: PretrainingLearner, *, mean_length: float, target_sh
     A matrix counts as often as a token is multiplied by it, so layers that share weights count separately. The
     generator of an objective counts as well. Heads, output matrices, and the last layer of bidirectional encoders count
     only at the positions at which they are computed: the predicted tokens, or one position per row. The keys and values
-    of the last layer count everywhere. Not counted are embedding tables, the second stream of permutation language
-    models, relative positions, and the convolutions over characters, except at one position.
+    of the last layer count everywhere. Embedding tables, the second stream of permutation language models and relative
+    positions are not counted, nor are the convolutions over characters, except at one position.
     """
     places = _places(mean_length, target_share)
     encoder = learner.encoder

@@ -185,7 +185,7 @@ def _scores_clause(entry: Entry) -> str:
     if is_chosen_on_scored_split(entry.run.config):
         sentence += f"; both were chosen on the split that also scores them ({entry.split})"
     if entry.transfer == "zero-shot":
-        return f"{sentence}. A score without training has no seeds."
+        return f"{sentence}. A zero-shot score has no seeds."
     if difference.standard_error is None:
         return f"{sentence}. Train several seeds with seeds=5."
     if difference.verdict in NO_VERDICT:

@@ -98,7 +98,7 @@ class _Estimate:
 
 @dataclass(frozen=True, slots=True)
 class _Score:
-    """The accuracy of a run on a task, and its gains over the references that were measured, by name."""
+    """The accuracy of a run on a task, and its gains over the measured references, keyed by their names."""
 
     task: str
     num_seeds: int

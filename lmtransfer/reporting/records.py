@@ -119,7 +119,7 @@ def _shared(entry: Entry) -> dict[str, Any]:
 
 
 def _scores(node: Mapping[str, Any], runs: Sequence[Run]) -> Iterator[dict[str, Any]]:
-    """Yield the metrics and the cost of each seed in a result, or in its part on a control or a baseline."""
+    """Yield the metrics and the cost of each seed in a result, or in its entry for a control or a baseline."""
     seeds = node.get("seeds") or [node]
     for seed in seeds:
         scores = {f"metrics.{name}": number(value) for name, value in (seed.get("metrics") or {}).items()}

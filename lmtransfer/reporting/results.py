@@ -197,7 +197,7 @@ def _note(entry: Entry) -> str:
 
 
 def _remarks(entry: Entry, result: Mapping[str, Any]) -> list[str]:
-    """List warnings about a score; ``result`` may be the part of a result on the control."""
+    """List warnings about a score; ``result`` may be a result's entry for the control."""
     score, remarks = entry.score, []
     if collapsed := int(result.get("collapsed") or 0):  # a mean can hide this
         several = f"{collapsed} of {score.n} seeds predict" if score is not None and score.n > 1 else "predicts"

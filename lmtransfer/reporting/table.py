@@ -150,7 +150,7 @@ def _cell_texts(parts: Sequence[str], line: Line) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line: cells by name; ``kind`` is a CSS class, such as ``control``."""
+    """One line: its cells, keyed by name; ``kind`` is a CSS class, such as ``control``."""
 
     cells: Mapping[str, Cell]
     kind: str = ""
@@ -224,7 +224,7 @@ def metric_heading(metric: str, *, of_pretraining: bool = False) -> str:
 
 
 def score_text(score: Spread | None, metric: str) -> str:
-    """Format mean and deviation in the metric's unit: ``69.6 +- 0.5``; a single seed has no deviation."""
+    """Format a mean and its deviation in the metric's unit: ``69.6 +- 0.5``; a single seed has no deviation."""
     if score is None:
         return ""
     text = format_metric(score.mean, metric)

@@ -1,4 +1,4 @@
-"""A run's folder: its creation, its lock for a single writer, its removal if it saved nothing, and checks on resume."""
+"""Creates and locks a run's folder, removes it if nothing was saved, and checks whether a run can be resumed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ABSENT = object()
 
 
 class Busy(Exception):
-    """Another process, with this id if it is known, is writing the run."""
+    """Raised if another process (with this id, if known) is writing the run."""
 
     def __init__(self, pid: int | None) -> None:
         super().__init__(pid)
@@ -157,7 +157,7 @@ def create_run_folder(folder: Path, *, resume: bool) -> str | None:
 
 
 def is_beginning(folder: Path) -> bool:
-    """Whether a folder holds only what a run killed at its start leaves: no config, checkpoint or other files."""
+    """Whether a folder holds only what a run killed at its start leaves behind: no config, checkpoint or the like."""
     names = [path.name for path in folder.iterdir()]
     return all(name in BEGINNINGS or name.endswith(".tmp") for name in names) and not _holds_work(folder)
 

@@ -76,7 +76,7 @@ class _SeedScores(TypedDict, total=False):
 
 
 class _Scores(_SeedScores, total=False):
-    """A result, or its part on a control or a baseline."""
+    """A result, or its entry for a control or a baseline."""
 
     seeds: list[_SeedScores]
     n: Whole | None

@@ -217,7 +217,7 @@ class RunDirectory:
             return None
         shares = read_tensors(path, error=RunDirectoryError).get("shares")
         if shares is None or shares.ndim != 1 or shares.dtype != torch.float32 or not (shares > 0).any():
-            raise RunDirectoryError(f"{path}: has no token frequencies; delete the file to score without them")
+            raise RunDirectoryError(f"{path}: the file has no token frequencies; delete the file to score without them")
         return shares.numpy()
 
     def revision_words(self) -> dict[int, int]:

@@ -110,7 +110,7 @@ class SavedRun:
                 skeleton = make()
         except (ConfigError, *_NOT_BUILT) as error:
             reason = (str(error).splitlines() or [type(error).__name__])[0]
-            raise RunDirectoryError(f"{source}: {keys}: cannot be built with these settings ({reason})") from error
+            raise RunDirectoryError(f"{source}: {keys} cannot be built with these settings ({reason})") from error
         check_weights(skeleton, tensors, source=f"{checkpoint} ({source}: {keys})")
 
     def checkpoint(self, name: CheckpointName | None = None) -> Path:

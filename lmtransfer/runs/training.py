@@ -1,4 +1,4 @@
-"""What training needs from a configuration: the hardware, the loop settings, and the optimizer."""
+"""Builds from a configuration what training needs: the hardware, the loop settings, and the optimizer."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ class FigureSpec:
 def figure_specs(
     content: Mapping[str, Any], recipes: Sequence[str], transfers: Sequence[str], problems: list[str]
 ) -> tuple[FigureSpec, ...]:
-    """Read ``figures`` of a study.
+    """Read the ``figures`` of a study.
 
     Args:
         recipes: names of the study's recipes, including those that ``only`` leaves out.
@@ -70,7 +70,7 @@ def figure_specs(
     figures = content.get("figures") or {}
     if not isinstance(figures, Mapping):
         problems.append(
-            f"figures={figures}: must be a mapping from names to mappings with some of the keys {', '.join(_KEYS)}"
+            f"figures={figures} must be a mapping from names to mappings with some of the keys {', '.join(_KEYS)}"
         )
         return ()
     title = str(content.get("question") or content.get("name"))
@@ -88,12 +88,12 @@ def _spec(
 ) -> FigureSpec | None:
     where = f"figures.{name}"
     if not isinstance(node, Mapping):
-        problems.append(f"{where}={node}: must be a mapping with some of the keys {', '.join(_KEYS)}")
+        problems.append(f"{where}={node} must be a mapping with some of the keys {', '.join(_KEYS)}")
         return None
     own_problems = _unknown(where, node, _KEYS, "key")
     for key, allowed, default in (("y", get_args(YAxis), "score"), ("lines", get_args(Lines), "transfer")):
         if node.get(key, default) not in allowed:
-            own_problems.append(f"{where}.{key}={node[key]}: must be one of {', '.join(allowed)}")
+            own_problems.append(f"{where}.{key}={node[key]} must be one of {', '.join(allowed)}")
     choices = {}
     for key, names in (("recipes", recipes), ("transfers", transfers)):
         choices[key] = tuple(map(str, node.get(key) or ()))
@@ -173,9 +173,7 @@ def make_plan(cfg: DictConfig) -> StudyPlan:
     content = resolve_config(cfg)
     for key in ("recipes", "transfers"):
         if not isinstance(content[key], Mapping):
-            problems.append(
-                f"{key}={content[key]}: must be a mapping, such as +{key}.<name>=...; null removes an entry"
-            )
+            problems.append(f"{key}={content[key]} must be a mapping, such as +{key}.<name>=...; null removes an entry")
     if problems:
         raise ConfigError(problems)
     name, transfers = _name(content, problems), _transfers(content, problems)
@@ -294,14 +292,14 @@ def _transfers(content: Mapping[str, Any], problems: list[str]) -> dict[str, tup
         if node is None:
             continue
         if not isinstance(node, Mapping):
-            problems.append(f"{where}={node}: must be a mapping with some of the keys {', '.join(_SETTINGS)}")
+            problems.append(f"{where}={node} must be a mapping with some of the keys {', '.join(_SETTINGS)}")
             continue
         problems += _unknown(where, node, _SETTINGS, "key")
         if content.get("transfer_seeds") is not None:
             node = {**node, "seeds": content["transfer_seeds"]}
         command = str(node.get("command", name))
         if command not in _COMMANDS:
-            problems.append(f"{where}.command={command}: must be one of {', '.join(_COMMANDS)}")
+            problems.append(f"{where}.command={command} must be one of {', '.join(_COMMANDS)}")
         if name == PRETRAIN or not _NAME.fullmatch(str(name)):
             problems.append(
                 f"{where}: the name may contain only letters, digits, '_', '-' and '.', and must not be pretrain"

@@ -124,8 +124,8 @@ def _started_from(plan: StudyPlan, pretraining: StudyJob) -> list[Path]:
 def share_pretraining(plan: StudyPlan) -> StudyPlan:
     """Replace pretraining jobs with identical, finished runs of other studies in the same output root.
 
-    Two runs are identical if their commands have the same overrides, apart from name and place. A run that this study
-    has begun is kept.
+    Two runs are identical if their commands have the same overrides, apart from the name and the place. A run that this
+    study has begun is kept.
     """
     others = {words: run for run, words in _finished(plan)}
     moved: dict[Path, Path] = {}

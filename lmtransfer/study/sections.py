@@ -80,7 +80,7 @@ class StudyRow:
     """One recipe.
 
     Attributes:
-        transfers: the existing runs of the recipe's transfers, by name.
+        transfers: the existing runs of the recipe's transfers, keyed by name.
     """
 
     recipe: str
@@ -89,7 +89,7 @@ class StudyRow:
 
     @property
     def losses(self) -> Mapping[str, float]:
-        """The validation losses and metrics, by name."""
+        """The validation losses and metrics, keyed by name."""
         metrics = {} if self.pretraining is None else self.pretraining.run.result.get("metrics") or {}
         return {name: value for name, value in metrics.items() if value is not None}
 

@@ -2,10 +2,10 @@
 
 ``check_folder`` checks someone else's folder (a run, a published model, a local data set) once, when it is opened: it
 may hold only regular files and folders, and no link may lead out of it. Each file is then read by one of the functions
-below. They check again that it is regular, and its size before its content, and either return plain values of the given
-type or raise one error that names file and field. They reject damaged text, deep nesting, YAML aliases (which can
-expand to any size), YAML's base-60 numbers, and numbers that are not finite or need more than 64 bits. No message shows
-the content of a file that could not be parsed.
+below. These functions check again that the file is regular, and check its size before they read it. They either return
+plain values of the given type or raise a single error that names the file and the field. They reject damaged text, deep
+nesting, YAML aliases (which can expand to any size), YAML's base-60 numbers, and numbers that are not finite or need
+more than 64 bits. No message shows the content of a file that could not be parsed.
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ def parse_yaml(raw: bytes, annotation: type[T], *, source: str, error: type[Lmtr
 
 
 class _Rejected(Exception):
-    """A rejected document; the message follows the file name."""
+    """Raised if a document is rejected; the caller puts the file name before the message."""
 
 
 def _json(raw: bytes) -> Any:
@@ -305,7 +305,7 @@ def _not_plain(value: Any, finite: bool, depth: int) -> Misfit | None:
 
 
 def read_tensors(path: Path, *, error: type[LmtransferError]) -> dict[str, Tensor]:
-    """Read the tensors of a safetensors file to the CPU; the library checks the header against the file."""
+    """Read the tensors of a safetensors file into CPU memory; the library checks the header against the file."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 

@@ -1,4 +1,4 @@
-"""The validation of plain data against types with pydantic, and messages about problems.
+"""Validates plain data against types with pydantic, and writes messages about problems.
 
 Plain data comes from YAML, JSON or a command line: null, booleans, numbers, text, lists and mappings. It is validated
 as strict JSON: 3 is a number and an integer, 3.0 and 1e3 are integers too, "3" and true are neither, and 3 is not text.
@@ -32,7 +32,7 @@ _RANGES = ("greater_than", "greater_than_equal", "less_than", "less_than_equal",
 
 
 class Misfit(ValueError):
-    """A value that does not match its type; the message follows the key of the whole value.
+    """Raised if a value does not match its type; the caller puts the key of the whole value before the message.
 
     Args:
         where: keys and positions that lead from the whole value to the wrong one.

@@ -27,7 +27,7 @@ def default_num_workers() -> int:
 
 
 class Workers:
-    """Processes that call functions; an interruption never hits a process while it starts."""
+    """Processes that call functions; a process is never interrupted while it starts."""
 
     def __init__(self, executor: ProcessPoolExecutor, *, with_main: bool) -> None:
         self._executor, self._with_main = executor, with_main

@@ -81,7 +81,7 @@ class Task(ABC):
             to choose on the ``dev`` split (the result says so if ``dev`` is also the reported split).
         folds: number of folds of the training split, each scored by a run trained on the others; None to score another
             split.
-        notes: unusual input in the splits read so far, by split.
+        notes: unusual input in the splits read so far, keyed by split.
         zero_shot: whether the task scores pretraining runs as they are, without a head or training.
         baseline_name: name of the ``baseline``; None: the label that it predicts for every example.
     """
@@ -191,7 +191,7 @@ class TaskGroup:
 
     def __init__(self, *, name: Name, tasks: Sequence[str], data_root: Folder | None = None) -> None:
         raise ConfigError(
-            f"task={name}: is a group of tasks ({', '.join(tasks)}); use it on the command line of probe, finetune or "
+            f"task={name} is a group of tasks ({', '.join(tasks)}); use it on the command line of probe, finetune or "
             "evaluate, which then run a sweep over these tasks, or choose one of them"
         )
 

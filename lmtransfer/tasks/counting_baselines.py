@@ -54,7 +54,7 @@ _WORD = r"\w+|[^\w\s]"
 
 
 def counting_baselines(task: Task, train: EncodedExamples, scored: EncodedExamples) -> Mapping[str, Baseline]:
-    """Return a task's baselines by name; empty for tasks whose answers are not labels, numbers or tags.
+    """Return a task's baselines, keyed by name; empty for tasks whose answers are not labels, numbers or tags.
 
     If folds of the training examples are scored, ``scored`` is the same object as ``train``.
     """

@@ -22,7 +22,7 @@ def text_capacity(num_specials: int, *, max_length: int) -> int:
     """Return how many text tokens fit in an input of ``max_length`` tokens."""
     if max_length <= num_specials:
         raise ConfigError(
-            f"task.max_length={max_length}: leaves no room for text beside the {num_specials} special tokens; set "
+            f"task.max_length={max_length} leaves no room for text beside the {num_specials} special tokens; set "
             f"{num_specials + 1} or more, or null for the encoder's maximum (its model.max_length)"
         )
     return max_length - num_specials

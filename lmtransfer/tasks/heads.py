@@ -100,7 +100,7 @@ def weights_in_order(
         if name not in labels:
             raise ConfigError(f"task.class_weights: {quote_label(name)} is not one of the labels {list_labels(labels)}")
         if not (weight > 0 and math.isfinite(weight)):
-            raise ConfigError(f"task.class_weights.{name}={weight}: must be a number above 0, such as 2.5")
+            raise ConfigError(f"task.class_weights.{name}={weight} must be a number above 0, such as 2.5")
     return tuple(float(by_name.get(label, 1.0)) for label in labels)
 
 
@@ -188,7 +188,7 @@ class ClassificationSpec(HeadSpec):
 
 @dataclass(frozen=True, slots=True)
 class MultiLabelSpec(HeadSpec):
-    """Any number of the C labels per sequence; outputs are the C logits, one independent decision each."""
+    """Any number of the C labels per sequence; outputs are the C logits, each an independent decision."""
 
     kind: ClassVar[str] = "multi_label"
     module: ClassVar[str] = "lmtransfer.transfer.heads.MultiLabelHead"
@@ -224,7 +224,7 @@ class MultiLabelSpec(HeadSpec):
 
 @dataclass(frozen=True, slots=True)
 class RegressionSpec(HeadSpec):
-    """One number per sequence; outputs are the number, (R, 1)."""
+    """One number per sequence, which is the only output, (R, 1)."""
 
     kind: ClassVar[str] = "regression"
     module: ClassVar[str] = "lmtransfer.transfer.heads.RegressionHead"

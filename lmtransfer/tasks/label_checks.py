@@ -52,7 +52,7 @@ def check_labels(labels: Mapping[str, int], *, origin: str, items: str, column: 
         items: the labeled items, as a plural noun for messages.
     """
     if not labels:
-        raise DataError(f"{origin}: has no labeled {items}, so there are no training examples; use another file")
+        raise DataError(f"{origin}: there are no labeled {items} to train on; use another file")
     if len(labels) == 1:
         raise DataError(
             f"{origin}: all {items} have the label {quote_label(next(iter(labels)))}, but at least two labels are "

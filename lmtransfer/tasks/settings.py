@@ -41,7 +41,7 @@ class HubSource:
         return f"{self} {self.splits.get(split, split)}"
 
     def load(self, split: str, *, places: str, columns: Sequence[str] = (), advice: str = "") -> Any:
-        """Load the table of a split: ``column_names``, ``features``, and each column by name.
+        """Load the table of a split: ``column_names``, ``features``, and the columns, keyed by name.
 
         Args:
             places: the places already searched for a file, for the message.
@@ -108,7 +108,7 @@ class LocatedFiles:
     ) -> None:
         empty = [split for split, names in files.items() if "" in names]
         if empty:
-            raise ConfigError([f"task.{split}, task.files.{split}: is empty; set a file or null" for split in empty])
+            raise ConfigError([f"task.{split} (or task.files.{split}) is empty; set a file or null" for split in empty])
         self._files = {split: tuple(names) for split, names in files.items() if names}
         self._folders = [*([] if data_root is None else [Path(data_root)]), Path.cwd()]
         self._task, self._has_folds = task, has_folds

@@ -69,12 +69,12 @@ def train_and_held_out(
     if dev_from_train is None:
         return examples, np.zeros(0, dtype=np.int64)
     if not 0 < dev_from_train < 1:
-        raise ConfigError(f"task.dev_from_train={dev_from_train}: must be a fraction between 0 and 1, or null")
+        raise ConfigError(f"task.dev_from_train={dev_from_train} must be a fraction between 0 and 1, or null")
     held_out = _held_out(labels, dev_from_train, seed=seed, groups=groups)[examples]
     size = int(held_out.sum())
     if size < 1 or len(np.unique(labels[examples[~held_out]])) < len(np.unique(labels[examples])):
         raise ConfigError(
-            f"task.dev_from_train={dev_from_train}: holds out {size} of {len(examples)} training examples (examples "
+            f"task.dev_from_train={dev_from_train} holds out {size} of {len(examples)} training examples (examples "
             "that share their text or passage stay together); set a fraction that holds out at least one example and "
             "leaves some of each label for training, or null"
         )
@@ -84,12 +84,12 @@ def train_and_held_out(
 def _held_out(labels: np.ndarray, fraction: float, *, seed: int, groups: Sequence[str] | None) -> np.ndarray:
     """Decide whether each example is held out: bool, shape (N,).
 
-    Examples are visited in the order in which samples grow. A group is decided at its first example: it is held out if
+    Examples are visited in the order in which samples grow. A group's first example decides: the group is held out if
     too few examples of that label are held out so far and the example is not the first with its label, so that each
     label has examples left for training. The labels start at different offsets, so that small samples with many labels
-    also get their share. If a label is so rare that its share would be no example, its second example is held out,
+    also get their share. If a label is so rare that its share is less than one example, its second example is held out,
     provided that there are enough held-out examples for all labels. If each example is its own group, the number of
-    held-out examples of a label is always within one of the fraction of those visited.
+    held-out examples of a label always differs by at most one from the fraction of its examples visited so far.
     """
     values, label_of = np.unique(labels, return_inverse=True)
     places = np.zeros(len(labels))
@@ -120,7 +120,7 @@ def check_folds(folds: int | None, *, splits: Collection[str], num_train: int | 
     if folds is None:
         return
     if folds < 2:
-        raise ConfigError(f"task.folds={folds}: must be 2 or more, such as 5, or null for no cross-validation")
+        raise ConfigError(f"task.folds={folds} must be 2 or more, such as 5, or null for no cross-validation")
     if "dev" in splits:
         raise ConfigError(
             f"task.folds={folds} with a dev file: folds of the training file replace the dev file; leave out task.dev "

@@ -294,5 +294,7 @@ def read_description(folder: Path) -> Description:
     """Read ``tokenizer.json`` in ``folder``."""
     path = Path(folder) / DESCRIPTION_FILE
     if not path.exists():
-        raise CheckpointError(f"{path}: is missing, so this folder holds no tokenizer; copy the whole folder again")
+        raise CheckpointError(
+            f"{path}: the file is missing, so this folder holds no tokenizer; copy the whole folder again"
+        )
     return read_json(path, Description, error=CheckpointError)

@@ -188,9 +188,9 @@ def _lines(path: Path) -> list[tuple[int, str]]:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror})") from None
+        raise DataError(f"{path}: the file cannot be read ({error.strerror})") from None
     except UnicodeDecodeError as error:
-        raise DataError(f"{path}: is not UTF-8 ({error}): save it as UTF-8") from None
+        raise DataError(f"{path}: the file is not UTF-8 ({error}): save it as UTF-8") from None
     return [(number, line.strip()) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
 
 
@@ -276,7 +276,8 @@ class ExtendedTokenizer(Tokenizer):
         base = load_base(Path(folder) / BASE_FOLDER)
         if base.fingerprint != description.get("base"):
             raise CheckpointError(
-                f"{Path(folder) / BASE_FOLDER}: is not the tokenizer that {cls.model_file} extends; copy the whole "
+                f"{Path(folder) / BASE_FOLDER}: this is not the tokenizer that {cls.model_file} extends; copy the "
+                "whole "
                 "folder again"
             )
         return cls(base, model.decode("utf-8", "replace").split("\n")[:-1])

@@ -1,4 +1,4 @@
-"""The training of vocabularies on a seeded sample of a corpus; each kind of tokenizer has its own trainer."""
+"""Trains vocabularies on a seeded sample of a corpus; each kind of tokenizer has its own trainer."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ class TokenizerTrainer(ABC):
         """Raise if a setting is out of range."""
         values = vars(self)
         own_problems = [
-            f"tokenizer.{name}={values[name]}: must be at least {lowest}"
+            f"tokenizer.{name}={values[name]} must be at least {lowest}"
             for name, lowest in {**least, "max_sentences": 1, "max_characters": 1}.items()
             if values[name] < lowest
         ]
@@ -157,8 +157,8 @@ class TokenizerTrainer(ABC):
     def too_few_error(self, num_pieces: int | str, counts: LineCounts) -> DataError:
         """Build the error for a text that is too short for ``vocab_size`` pieces."""
         more = (
-            f"train on more of it (tokenizer.max_characters={self.max_characters}, "
-            f"tokenizer.max_sentences={self.max_sentences})"
+            f"train on more of it (tokenizer.max_characters is {self.max_characters}, tokenizer.max_sentences is "
+            f"{self.max_sentences})"
             if counts.pieces_used < counts.pieces_seen
             else "use more text"
         )
@@ -188,7 +188,7 @@ class ByteBpeTrainer(TokenizerTrainer):
     def __post_init__(self) -> None:
         problems = []
         if self.vocab_size < _SMALLEST:
-            problems.append(f"tokenizer.vocab_size={self.vocab_size}: must be at least {_SMALLEST}, for the 256 bytes")
+            problems.append(f"tokenizer.vocab_size={self.vocab_size} must be at least {_SMALLEST}, for the 256 bytes")
         self.check(problems, min_frequency=1)
 
     @property
@@ -259,8 +259,8 @@ class WordPieceTrainer(TokenizerTrainer):
         if smallest > self.vocab_size:
             raise DataError(
                 f"tokenizer.vocab_size={self.vocab_size}: {describe_text(counts)} needs {smallest} pieces for "
-                f"its characters alone; set tokenizer.vocab_size={smallest} or more, or a lower "
-                f"tokenizer.max_alphabet={self.max_alphabet}"
+                f"its characters alone; set tokenizer.vocab_size={smallest} or more, or lower tokenizer.max_alphabet "
+                f"(now {self.max_alphabet})"
             )
         library.train_from_iterator(
             clean,
@@ -368,9 +368,9 @@ class SentencePieceTrainer(TokenizerTrainer):
     allow_fewer: bool = True
 
     def __post_init__(self) -> None:
-        problems = [] if self.kind in ("unigram", "bpe") else [f"tokenizer.kind={self.kind}: must be unigram or bpe"]
+        problems = [] if self.kind in ("unigram", "bpe") else [f"tokenizer.kind={self.kind} must be unigram or bpe"]
         if not 0.98 <= self.character_coverage <= 1:
-            problems.append(f"tokenizer.character_coverage={self.character_coverage}: must be from 0.98 to 1")
+            problems.append(f"tokenizer.character_coverage={self.character_coverage} must be from 0.98 to 1")
         self.check(problems, vocab_size=len(SPECIALS) + 1 + 256 * self.byte_fallback)
 
     @property

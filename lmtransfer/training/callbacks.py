@@ -159,9 +159,9 @@ class UnigramPlateau(Callback):
             return [
                 f"warning: step {record['step']:,}: the {self.loss} loss ({self.mean:.2f}) is still at the unigram "
                 f"plateau ({self.entropy:.2f} nats), so the model knows little more than token frequencies, and "
-                "transfer will hardly be better than random weights. Try "
-                f"{''.join(f'{remedy}, ' for remedy in self.remedies)}more steps "
-                "with fewer tokens each (train.batch_tokens), a larger budget, or a smaller model"
+                "transfer will hardly be better than from random weights. Try "
+                f"{''.join(f'{remedy}, ' for remedy in self.remedies)}more steps with fewer tokens each "
+                "(train.batch_tokens), a larger budget, or a smaller model"
             ]
         return ()
 

@@ -41,11 +41,11 @@ class Learner(nn.Module):
     """An objective or a task over an encoder."""
 
     def counts(self, batch: Any) -> Mapping[str, float]:
-        """Return the count of each loss on ``batch`` by name, which is known before the forward pass."""
+        """Return the count of each loss on ``batch``, keyed by name; it is known before the forward pass."""
         raise NotImplementedError
 
     def losses(self, batch: Any, recurrent_state: Any = None) -> tuple[dict[str, Loss], Any]:
-        """Return the losses of ``batch`` by name, and the recurrent state for the next contiguous batch (or None)."""
+        """Return the losses of ``batch``, keyed by name, and the state for the next contiguous batch (or None)."""
         raise NotImplementedError
 
     def forward(self, batch: Any, recurrent_state: Any = None) -> tuple[dict[str, Loss], Any]:

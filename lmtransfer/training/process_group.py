@@ -128,7 +128,7 @@ def _gather_bytes(content: bytes, *, size: int) -> list[bytes]:
 
 
 def sum_over_ranks(values: dict[str, float]) -> dict[str, float]:
-    """Sum numbers by name, in rank order, so that all ranks get the same sums; a name missing on a rank counts as 0."""
+    """Sum named numbers in rank order, so that all ranks get the same sums; a name missing on a rank counts as 0."""
     total: dict[str, float] = {}
     for part in gather(values):
         for name, value in part.items():
@@ -176,7 +176,7 @@ def broadcast(value: Any) -> Any:
 
 @torch.no_grad()
 def union(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors of all ranks by name; a rank gets missing tensors from the first rank that has them."""
+    """Return the named tensors of all ranks; a rank gets missing tensors from the first rank that has them."""
     if world_size() == 1:
         return tensors
     descriptions = gather({name: (tuple(t.shape), t.dtype, t.device.type) for name, t in tensors.items()})

@@ -96,7 +96,7 @@ class ProgressLine:
 
 
 def _named(record: Mapping[str, Any], prefix: str, *, total: float | None) -> list[str]:
-    """Format the numbers under a prefix; their total comes first, unless it equals one of them."""
+    """Format the numbers whose names have a prefix; their total comes first, unless it equals one of them."""
     numbers = {key.removeprefix(prefix): value for key, value in record.items() if key.startswith(prefix)}
     numbers = {name: value for name, value in numbers.items() if "/" not in name}  # losses on parts of the text
     total = numbers.pop("loss", total)

@@ -63,12 +63,12 @@ def _num_rows(recurrent_state: Any) -> int | None:
 
 
 def detach(recurrent_state: Any) -> Any:
-    """Return the same values, detached, so that no gradient flows into an earlier step."""
+    """Return the state with its tensors detached, so that no gradient flows into an earlier step."""
     return tree_map_only(Tensor, Tensor.detach, recurrent_state)
 
 
 def flatten(recurrent_state: Any, prefix: str = "carry") -> tuple[dict[str, Tensor], Any]:
-    """Return a nested structure's tensors by name, and the structure as values that JSON can represent."""
+    """Return a nested structure's tensors, keyed by name, and the structure as values that JSON can represent."""
     if isinstance(recurrent_state, Tensor):
         return {prefix: recurrent_state}, {"tensor": prefix}
     if isinstance(recurrent_state, tuple | list | dict):

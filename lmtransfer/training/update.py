@@ -317,7 +317,7 @@ class Updater:
 
 @dataclass(frozen=True, slots=True)
 class _OfRank:
-    """One rank's results of a step."""
+    """The results of a step on one rank."""
 
     losses: list[tuple[str, float, float, float | None]]
     norm: float

@@ -14,12 +14,12 @@ from lmtransfer.training.data_parallel import gather_whole, shard_like
 
 
 def _entries(module: nn.Module) -> dict[str, Tensor]:
-    """Return every persistent parameter and buffer by name; a shared tensor appears under each of its names."""
+    """Return every persistent parameter and buffer, keyed by name; a shared tensor appears under each of its names."""
     return dict(module.state_dict(keep_vars=True))
 
 
 def weights(module: nn.Module) -> dict[str, Tensor]:
-    """Return a module's parameters and persistent buffers by name; a shared tensor only under its first name.
+    """Return a module's parameters and persistent buffers, keyed by name; a shared tensor only under its first name.
 
     Those of a sharded module are gathered, so every rank must call this.
     """

@@ -50,10 +50,10 @@ _NUM_SPECIALS = 2
 
 
 def text_prefix(text: str, tokenizer: Tokenizer, *, num_tokens: int) -> str:
-    """Return a prefix whose tokens, more than ``num_tokens``, are the first tokens of the whole text; or the text.
+    """Return a prefix with more than ``num_tokens`` tokens, the same as those of the text; or the whole text.
 
-    The prefix ends at white space, which no token crosses. A text of ten million characters thus takes hardly longer
-    than a page.
+    The prefix ends at white space, which no token crosses. A text of ten million characters thus takes hardly any
+    longer than a page.
     """
     size = _CHARACTERS_PER_TOKEN * num_tokens
     while size < len(text):
@@ -103,7 +103,7 @@ class Embedder:
         limit = model.encoder.max_length
         if max_length is not None and not _NUM_SPECIALS < max_length <= limit:
             raise ConfigError(
-                f"{method.prefix}max_length={max_length}: must be between {_NUM_SPECIALS + 1} (one token between two "
+                f"{method.prefix}max_length={max_length} must be between {_NUM_SPECIALS + 1} (one token between two "
                 f"special tokens) and {limit} (the run's model.max_length), or null for {limit}"
             )
         self.model, self.tokenizer, self.hardware = model, tokenizer, hardware
@@ -165,13 +165,13 @@ class VectorChoice:
             pooling_choice: PoolingName | None = validate(pooling, PoolingName | None)
         except Misfit:
             raise ConfigError(
-                f"{prefix}pooling={pooling}: must be mean, max, cls, last_token, family, bilstm, attention or null"
+                f"{prefix}pooling={pooling} must be mean, max, cls, last_token, family, bilstm, attention or null"
             ) from None
         try:
             layers_choice: Layers | None = validate(layers, Layers | None)
         except Misfit:
             raise ConfigError(
-                f"{prefix}layers={layers}: must be last, a layer index (0: embeddings), a list such as [0,last], mix "
+                f"{prefix}layers={layers} must be last, a layer index (0: embeddings), a list such as [0,last], mix "
                 "or null"
             ) from None
         return cls(layers_choice, pooling_choice, prefix)

@@ -1,6 +1,6 @@
-"""Features: the inputs to a head before training, of all examples for a frozen encoder, otherwise of a sample.
+"""Features, the inputs to a head before training: of all examples if the encoder is frozen, otherwise of a sample.
 
-The features of a frozen encoder are stored, so an epoch of probing only runs the head. If neither reading nor
+The features of a frozen encoder are stored, so an epoch of probing only runs the head. If neither the reading nor the
 composition has parameters, the head's inputs are stored. Otherwise the layers that are read are stored for each token.
 
 Shape legend: S sequences, R rows (sequences or tokens), D width, E width of a composed vector.

@@ -225,7 +225,7 @@ class Lora:
         if self.rank > min(smallest.shape):
             rows, columns = smallest.shape
             raise ConfigError(
-                f"transfer.lora_rank={self.rank}: must not be higher than the rank of the matrix {smallest.name} "
+                f"transfer.lora_rank={self.rank} must not be higher than the rank of the matrix {smallest.name} "
                 f"({rows} x {columns}); set {min(smallest.shape)} or less, such as 8"
             )
         return selection

@@ -125,7 +125,7 @@ class Head(nn.Module):
 
     @abstractmethod
     def row_loss(self, logits: Tensor, targets: Targets[Tensor]) -> Tensor:
-        """Return the summed loss of rows, convex in the logits (R, K); requires gold answers."""
+        """Return the loss summed over rows, a convex function of the logits (R, K); requires gold answers."""
 
     def loss(self, logits: Tensor, batch: TaskBatch) -> Loss:
         """Return the loss of a batch's logits, at least float32; requires gold answers."""

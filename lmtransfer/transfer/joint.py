@@ -42,7 +42,7 @@ _HEADS = "objectives."
 
 @dataclass(frozen=True, slots=True)
 class JointText:
-    """Text and objective of joint training; ``heads`` holds the pretraining run's head weights by name, if any."""
+    """Text and objective of joint training; ``heads`` holds the pretraining run's head weights, if any."""
 
     share: TextShare
     text: Text
@@ -65,7 +65,7 @@ class JointText:
         parts = parts_over(self.objective, encoder, self.text.tokenizer, self.heads)
         if self.share.tokens < parts.rows.max_length:
             raise ConfigError(
-                f"transfer.text_tokens={self.share.tokens}: must not be less than the length of a text row "
+                f"transfer.text_tokens={self.share.tokens} must not be less than the length of a text row "
                 f"(objective.max_length={parts.rows.max_length}); set {parts.rows.max_length} or more"
             )
         return parts
@@ -189,7 +189,7 @@ def read_joint_text(cfg: DictConfig, source: SavedRun, share: TextShare, *, cach
 
 
 class JointStream(BatchStream):
-    """Steps of the task stream, extended by the micro-batches of the text stream's step of the same number.
+    """The task stream's steps, each extended by the micro-batches of the text stream's step with the same number.
 
     Step k depends only on k and on ``reads_text``, which is called before each step. Losses, metrics and dropout of the
     task's micro-batches are the same as without text. After a step without text, no later step has text.
@@ -227,7 +227,7 @@ class JointStream(BatchStream):
 
 
 class LastLosses(Callback):
-    """Stores the latest value of every loss by name, because the text's losses end before training does."""
+    """Stores the latest value of every loss, keyed by name, because the text's losses end before training does."""
 
     name = "last_losses"
 

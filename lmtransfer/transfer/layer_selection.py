@@ -1,4 +1,4 @@
-"""The selection of an encoder's layers: the last layer, any layer, several concatenated layers, or a scalar mix.
+"""Selects an encoder's layers: the last layer, any layer, several concatenated layers, or a scalar mix.
 
 Shape legend: T tokens of a packed batch, D width, L layers above the embedding layer, R selected layers.
 """
@@ -59,7 +59,7 @@ class SideBySide(LayerSelection):
     def __init__(self, *, indices: Sequence[int], num_layers: int, key: str = "transfer.layers") -> None:
         setting = f"{key}=[{','.join(map(str, indices))}]"
         if not indices:
-            raise ConfigError(f"{setting}: must have at least one layer, such as [0,last]")
+            raise ConfigError(f"{setting} must have at least one layer, such as [0,last]")
         resolved = dict.fromkeys(resolve_index(index, num_layers=num_layers, setting=setting) for index in indices)
         super().__init__(indices=tuple(resolved), widths=len(resolved))
 

@@ -75,7 +75,7 @@ class ComposedEncoder(nn.Module):
 
 
 def depths_below_head(encoder: Encoder, sample: PackedBatch, *, read: Collection[int]) -> dict[str, int]:
-    """Return the depth of each encoder parameter by name: 1 for the topmost layer read, the maximum for the embeddings.
+    """Return the depth of each named encoder parameter: 1 for the topmost layer read, the maximum for the embeddings.
 
     Only layers with their own parameters count, so layers that share parameters count as one (ALBERT: Lan et al. 2020).
     Parameters after the topmost block, such as a last norm, belong to that block. Parameters that no read layer depends
@@ -135,7 +135,7 @@ class TaskLearner(ComposedEncoder, Learner):
     ``head_logits`` computes logits from them.
 
     With ``standardise``, the head's input is standardized with a mean and deviation computed before training, except if
-    the encoder is frozen but reading or composition is trained.
+    the encoder is frozen but the reading or the composition is trained.
 
     Attributes:
         standardising: the standardizer, or None; this name is part of the names of saved weights.
@@ -252,8 +252,9 @@ class TaskLearner(ComposedEncoder, Learner):
     def frozen_features(self, batch: TaskBatch) -> Tensor:
         """Return a batch's features from a frozen encoder: everything that does not change during training.
 
-        If neither reading nor composition has parameters, this is the head's input, (B, E) or (T, E). Otherwise it is
-        the layers that the reading needs, (T or B, layers, D), with B if the composition uses one token per sequence.
+        If neither the reading nor the composition has parameters, this is the head's input, (B, E) or (T, E). Otherwise
+        it is the layers that the reading needs, (T or B, layers, D), with B if the composition uses one token per
+        sequence.
         """
         if self.composes_once:
             return self.head_input(batch)

@@ -152,12 +152,12 @@ class VectorMethod:
 
 @dataclass(frozen=True, slots=True)
 class TextShare:
-    """Weight, amount and duration of text in joint training (TLM: Yao et al. 2021, arXiv 2111.04130).
+    """How much text joint training uses, how long, and with what weight (TLM: Yao et al. 2021, arXiv 2111.04130).
 
     Each step's loss is the task's loss on a batch of labeled examples plus ``weight`` times the pretraining
     objective's loss on a batch of text. After a share of the budget, only labels are used, as in the paper's second
     stage. Differences from the paper: the paper selects text similar to the task's from a large corpus, and also reads
-    the task's text without labels. Here the text is a given corpus without selection.
+    the task's text without labels. Here the whole of a given corpus is used.
     """
 
     weight: float

@@ -1,4 +1,4 @@
-"""The composition of the encoder's tokens into a head's input: one vector per sequence, or one per token.
+"""Combines the encoder's token vectors into a head's input: one vector per sequence, or one per token.
 
 A sequence's vector is that of its first or last token, the mean, the maximum, the maximum over a BiLSTM's states, or a
 mean weighted by attention.

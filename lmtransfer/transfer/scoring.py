@@ -1,4 +1,4 @@
-"""The scoring of a learner: examples are sorted by length and packed, and their outputs are put back in order.
+"""Scores a learner: examples are sorted by length and packed, and their outputs are put back in order.
 
 Shape legend: S sequences, R rows of targets, K columns of a head's outputs.
 """

@@ -34,7 +34,7 @@ class Standardizer(nn.Module):
 
     @torch.no_grad()
     def fit(self, parts: Iterable[Tensor]) -> None:
-        """Compute mean and deviation (n in the denominator) of all rows in float64; a constant feature becomes 0."""
+        """Compute the mean and deviation (n in the denominator) of all rows in float64; constant features become 0."""
         count, mean, squares = 0, torch.zeros_like(self.mean, dtype=torch.float64), torch.zeros(())
         for part in parts:
             rows = part.to(mean)

@@ -116,7 +116,7 @@ def _num_pretrainings(condition: Condition) -> int:
 
 
 def _verdict_scope(condition: Condition, control: Condition) -> Scope:
-    """Return the scope of a verdict, from the side with fewer checkpoints; random weights do not count."""
+    """Return the scope of a verdict, which depends on the side with fewer checkpoints; random weights do not count."""
     fewest = min((num for num in (_num_pretrainings(condition), _num_pretrainings(control)) if num), default=3)
     return "this checkpoint" if fewest == 1 else "these checkpoints" if fewest == 2 else "this recipe"
 

@@ -1,6 +1,6 @@
 """The two sides of a comparison: their scores, the seeds of each score, and the contribution of each example.
 
-Shape letters: ``S`` scores (training runs) of a condition, ``N`` scored examples.
+Shape legend: S scores (training runs) of a condition, N scored examples.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Condition:
 
     @property
     def spread(self) -> Spread:
-        """Mean, median and deviation of all scores."""
+        """The mean, median and deviation of all scores."""
         return spread([score.value for score in self.scores])
 
     @property

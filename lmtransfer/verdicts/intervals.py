@@ -29,14 +29,14 @@ MAX_SEEDS = 1000
 def two_sided_p_value(t: float, degrees_of_freedom: float) -> float:
     """Return the probability that a t variable is further from 0 than ``t``."""
     if degrees_of_freedom <= 0:
-        raise ValueError(f"degrees_of_freedom={degrees_of_freedom}: must be above 0")
+        raise ValueError(f"degrees_of_freedom={degrees_of_freedom} must be above 0")
     return float(2 * special.stdtr(degrees_of_freedom, -abs(t)))
 
 
 def critical_value(level: float, degrees_of_freedom: float) -> float:
-    """Return the t that |t| exceeds with probability ``level``: 2.776 for 0.05 and 4 degrees of freedom."""
+    """Return the value that |t| exceeds with probability ``level``: 2.776 for 0.05 and 4 degrees of freedom."""
     if not 0 < level < 1:
-        raise ValueError(f"level={level}: must be between 0 and 1")
+        raise ValueError(f"level={level} must be between 0 and 1")
     return float(-special.stdtrit(degrees_of_freedom, level / 2))
 
 

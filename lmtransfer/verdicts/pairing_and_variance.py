@@ -8,7 +8,7 @@ scores are means over examples, it has a closed form and needs no sampling. The 
 of both the seeds' spread and the examples' spread, and is counted once (Cameron, Gelbach and Miller 2011, with the
 interaction computed from residuals).
 
-Shape letters: ``R`` rows, ``P`` pretrainings, ``F`` finetuning seeds, ``N`` examples, ``G`` clusters.
+Shape legend: R rows, P pretrainings, F finetuning seeds, N examples, G clusters.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ class Spread:
 
 
 def spread(values: Sequence[float]) -> Spread:
-    """Compute mean, median and sample deviation of values, one for each seed."""
+    """Compute the mean, median and sample deviation of values, one for each seed."""
     if not values:
         raise ValueError("a spread needs at least one value")
     return _spread(tuple(values))

@@ -112,7 +112,7 @@ def test_shards_are_prepared_by_several_jobs(capsys: pytest.CaptureFixture[str],
     assert "shard 2/2 of text: 0 of 1 blocks" in capsys.readouterr().out
     assert not list((tmp_path / "cache").rglob("manifest.json"))
     assert main([*command, "shard=1/2"]) == 0
-    assert "shard 1/2 of text: 1 of 1 blocks are complete, 0 of them from before" in capsys.readouterr().out
+    assert "shard 1/2 of text: 1 of 1 blocks are complete, 0 of them from an earlier run" in capsys.readouterr().out
     assert main(command) == 0
     assert rows(capsys.readouterr().out)["documents"].startswith("50 ")
     for share in ("3/2", "0/2", "half"):

@@ -110,7 +110,7 @@ def test_every_mistake_in_a_study_is_named() -> None:
         ("recipes.b c:",),
         ("recipes.other.prob:", "probe"),
         ("pretrain.steps=3", "pretrain.seconds=5"),
-        ("transfers.probe.command=evaluate:", "probe, finetune"),
+        ("transfers.probe.command=evaluate", "probe, finetune"),
         ("transfers.few.seed:", "seeds"),
     ):
         assert any(all(name in problem for name in names) for problem in caught.value.problems), names

@@ -86,7 +86,7 @@ def test_too_large_a_vocabulary_names_the_largest(kind: str, tmp_path: Path) -> 
 
 
 def test_a_capped_sample_is_named_as_the_reason(tmp_path: Path) -> None:
-    with refuses(DataError, "tokenizer.max_characters=2000", "tokenizer.max_sentences=1000000"):
+    with refuses(DataError, "tokenizer.max_characters is 2000", "tokenizer.max_sentences is 1000000"):
         SentencePieceTrainer(kind="bpe", max_characters=2000, allow_fewer=False).train(some_lines(500), tmp_path)
     with refuses(DataError, "tokenizer.vocab_size=32768") as whole:
         SentencePieceTrainer(kind="bpe", allow_fewer=False).train(some_lines(500), tmp_path)

@@ -185,7 +185,7 @@ def test_rare_characters_make_a_word_unknown(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("settings", "way"),
-    [({}, "tokenizer.allow_fewer=true"), ({"vocab_size": 9}, "tokenizer.max_alphabet=")],
+    [({}, "tokenizer.allow_fewer=true"), ({"vocab_size": 9}, "tokenizer.max_alphabet (now ")],
 )
 def test_too_little_text_says_what_would_do(settings: dict[str, int], way: str, tmp_path: Path) -> None:
     with refuses(DataError, way) as caught:

@@ -65,7 +65,7 @@ def split_ending(document: Document, fraction: float) -> Iterator[Document]:
 
     An ending with ``fraction`` of the characters would usually start inside a paragraph. The cut is at the end of that
     paragraph or, if no text is left after it, at the start of the last paragraph. A document with one paragraph is cut
-    at the start of a sentence. A document with a single sentence is for training.
+    at the start of a sentence. A document with a single sentence goes to the training split.
     """
     text = document.text
     target = round(len(text) * (1 - fraction))
@@ -103,13 +103,13 @@ class BaseCorpus(Corpus):
 
     def __post_init__(self) -> None:
         problems = [
-            f"corpus.{key}={value}: must be a whole number of at least 1, or null for no limit"
+            f"corpus.{key}={value} must be a whole number of at least 1, or null for no limit"
             for key, value in (("max_documents", self.max_documents), ("max_words", self.max_words))
             if value is not None and value < 1
         ]
         if not 0 <= self.validation_fraction < 1:
             problems.append(
-                f"corpus.validation_fraction={self.validation_fraction}: must be from 0 (no validation) to less than 1"
+                f"corpus.validation_fraction={self.validation_fraction} must be from 0 (no validation) to less than 1"
             )
         if problems:
             raise ConfigError(problems)

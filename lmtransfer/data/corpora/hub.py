@@ -117,7 +117,7 @@ class HubCorpus(BaseCorpus):
         super().__post_init__()
         if self.shuffle_buffer < 0:
             raise ConfigError(
-                f"corpus.shuffle_buffer={self.shuffle_buffer}: must be a number of documents, or 0 for the source's "
+                f"corpus.shuffle_buffer={self.shuffle_buffer} must be a number of documents, or 0 for the source's "
                 "order"
             )
         folder = Path(self.dataset).expanduser()

@@ -343,7 +343,7 @@ def read_source(file: SourceFile) -> tuple[list[Docstring], Notes]:
 
 
 def docstrings_of(source: bytes) -> Iterator[tuple[str, str]]:
-    """Yield name and docstring (without indentation) of a module and of its classes and functions, in source order."""
+    """Yield the names and docstrings (without indentation) of a module, its classes and functions, in source order."""
     with warnings.catch_warnings(), _without_garbage_collection():
         warnings.simplefilter("ignore")  # invalid escapes in other people's strings
         tree = ast.parse(source)

@@ -55,7 +55,7 @@ _UNCHANGED_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class CorpusFiles:
-    """The files of a corpus, whether the user named each of them (no folder), and tables left out of folders."""
+    """The files of a corpus, whether the user named each one (and no folder), and the tables left out of folders."""
 
     files: tuple[str, ...]
     named: bool
@@ -176,7 +176,7 @@ def _stamp(path: Path) -> list[int]:
 
 
 def format_of(path: SourceFile) -> TextFormat:
-    """Return a file's format by its name; text if the name does not decide."""
+    """Return the format that a file's name implies; ``text`` if the name implies none."""
     return format_by_name(path) or "text"
 
 

@@ -54,7 +54,7 @@ class TaskTexts(Texts):
         return TextLookup(present, changed if len(present) < len(set(keys)) else "")
 
     def _texts(self, run: Run, predictions: Predictions) -> Mapping[int, ExampleText] | str:
-        """Return all texts of a split by key, or the reason why they cannot be read."""
+        """Return all texts of a split, by the keys of their examples, or the reason why they cannot be read."""
         node = run.config.get("task")
         if not isinstance(node, Mapping) or "_target_" not in node:
             return f"the run's configuration does not say where the data of the task {predictions.task} are"

@@ -66,7 +66,7 @@ class TextPart:
     """A part of a text.
 
     Attributes:
-        effect: effect of the word on the answer; None between words.
+        effect: effect of the word on the answer; None for text between words.
         share: size of the effect relative to the largest effect, 0 to 1.
     """
 

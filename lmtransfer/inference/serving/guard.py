@@ -54,7 +54,7 @@ class Address:
 def resolve_address(host: str, port: int, *, allow_remote: bool) -> Address:
     """Check the address to listen on."""
     if not 0 <= port <= _HIGHEST_PORT:
-        raise ConfigError(f"port={port}: must be between 1 and {_HIGHEST_PORT}, or 0 for any free port")
+        raise ConfigError(f"port={port} must be between 1 and {_HIGHEST_PORT}, or 0 for any free port")
     try:
         addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError):
@@ -122,9 +122,10 @@ class ClientDisconnect(Exception):
 class Guard:
     """An ASGI app that wraps another app and rejects requests.
 
-    Each rejection has a status and a sentence: two ``Host`` or ``Origin`` headers (400), a ``Host`` header of another
-    machine (421), a form from another site (403), a body of more than ``max_bytes`` (413), and a body that does not
-    arrive within ``max_seconds`` (408). The app is cancelled if the client disconnects.
+    The response to a rejected request is a status and a sentence. Reasons for a rejection are two ``Host`` or
+    ``Origin`` headers (400), a ``Host`` header of another machine (421), a form from another site (403), a body of more
+    than ``max_bytes`` (413), and a body that does not arrive within ``max_seconds`` (408). The app is cancelled if the
+    client disconnects.
 
     Args:
         app: the wrapped app, which receives the whole body at once.

@@ -173,7 +173,7 @@ class Served(ABC):
         texts = [entries.get(name) for name in names]
         for name, text in zip(names, texts, strict=True):
             if not isinstance(text, str):
-                raise DataError(f"{name}: must be text")
+                raise DataError(f"{name} must be text")
             if not text.strip():
                 raise DataError(f"{name}: the text is empty; write something")
         try:

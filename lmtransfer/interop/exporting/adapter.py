@@ -1,4 +1,4 @@
-"""The export of an adapter for peft: LoRA's low-rank updates, the head, and the base model unless the user names one.
+"""Exports an adapter for peft: LoRA's low-rank updates, the head, and the base model unless the user names one.
 
 Shape legend: D input width and E output width of a matrix, R rank.
 """
@@ -118,7 +118,7 @@ def _split_run(run: OpenRun) -> tuple[dict[str, Tensor], list[SavedUpdate]]:
 
 
 def _trained_tensors(run: OpenRun, whole: PublishedFiles) -> dict[str, Tensor]:
-    """Return the tensors that were trained in full, by published names: those of the head and its pooler."""
+    """Return the tensors that were trained in full, under their published names: those of the head and its pooler."""
     family = run.family
     pooler = [f"{family.prefix}{name}" for name in family.pooler_names]
     uses_pooler = isinstance(run.learner, TaskLearner) and run.learner.use_pooler
@@ -151,7 +151,7 @@ def _check_base(place: Path, run: OpenRun, encoder: dict[str, Tensor]) -> None:
     ]
     if wrong:
         raise ConfigError(
-            f"base={place}: is not the base of run={run.run_path}: {len(wrong)} of {len(encoder)} tensors differ, such "
+            f"base={place} is not the base of run={run.run_path}: {len(wrong)} of {len(encoder)} tensors differ, such "
             f"as {wrong[0]}. Give the export of {run.saved.config.get('init') or 'its base'}, or leave base out, so "
             "that the export includes the base"
         )
@@ -172,7 +172,7 @@ def _read_back(run: OpenRun, folder: Path, body: PublishedFiles, whole: Publishe
         largest = max(largest, difference)
     rounded = f"{largest:.0e}" if largest else "0"
     modules = len(config["target_modules"])
-    return f"read back: base and adapter give the merged weights; {modules} updates, largest difference {rounded}"
+    return f"read back: base and adapter reproduce the merged weights; {modules} updates, largest difference {rounded}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +202,8 @@ def _to_adapter(
     """Convert low-rank updates of an encoder to the settings and tensors of an adapter.
 
     Args:
-        trained: tensors to save in full, by published names with prefix: those of the head and of a trained pooler.
+        trained: tensors to save in full, under their published names with prefix: those of the head and of a trained
+            pooler.
     """
     modules: dict[str, _ModuleUpdate] = {}
     for layer in dict.fromkeys(update.layer for update in updates):

@@ -71,7 +71,7 @@ def build_submission(directory: RunDirectory, results: Path) -> Submission:
 
     Args:
         directory: the pretraining run.
-        results: folder of runs; if a task was evaluated several times, the last evaluation by name counts.
+        results: folder of runs; if a task was evaluated several times, the evaluation with the last name counts.
 
     Raises:
         RunDirectoryError: the run has no revisions, or its result does not contain the number of words read.
@@ -258,7 +258,7 @@ def _subset_scores(run: Run | None, task: str) -> dict[str, float] | None:
 
 
 def _form(directory: RunDirectory, words: Sequence[int]) -> str:
-    """Return answers to the challenge's form, as far as the run directory contains them, as Markdown."""
+    """Return, as Markdown, those answers to the challenge's form that the run directory contains."""
     config, result = directory.read_config(), directory.read_result()
     train, optimizer = config.get("train", {}), config.get("optimizer", {})
     num_words, text_words = result.more.get("words"), result.more.get("text_words")

@@ -99,7 +99,7 @@ def write_card(
 
     Args:
         about: sentences that describe the model.
-        facts: data, objective, budget and architecture, one line each, by name.
+        facts: data, objective, budget and architecture, one line each, keyed by name.
         loading: values for the code that loads the model; see ``_loading``.
         limits: sentences on use and limits of the model.
         scores: scores of the model, or of runs that started from it, with their controls.
@@ -269,7 +269,7 @@ def _base(settings: CardSettings) -> str:
 
 
 def _facts(run: OpenRun, lineage: Sequence[Run], architecture: str, source: str | None) -> dict[str, str]:
-    """Collect the facts, one line each, by name; facts that the run's files do not contain are left out."""
+    """Collect the facts, one line each, keyed by name; facts that the run's files do not contain are left out."""
     parameters = sum(parameter.numel() for parameter in run.learner.parameters())
     tokenizer = run.saved.tokenizer
     facts = {

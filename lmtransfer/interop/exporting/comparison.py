@@ -1,4 +1,4 @@
-"""The comparison of an export with its run, head by head, by their logits on the same texts.
+"""Compares an export with its run, head by head, by their logits on the same texts.
 
 Shape legend: T real tokens of a packed batch, B sequences, D width, n tokens in a text, K logits.
 """

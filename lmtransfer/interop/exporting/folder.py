@@ -1,4 +1,4 @@
-"""Exports as folders of safetensors, written and read back: for transformers, sentence-transformers and other tools.
+"""Writes exports for transformers, sentence-transformers and other tools as safetensors folders, and reads them back.
 
 A folder for sentence-transformers is a folder for transformers plus the modules that pool its tokens::
 
@@ -56,7 +56,7 @@ def write_folder(run: OpenRun, folder: Path, *, without: Mapping[str, str] = Map
     """Write the run in the format of ``save_pretrained`` of transformers.
 
     Args:
-        without: the objectives whose heads are left out, by name, each with the reason.
+        without: the objectives whose heads are left out, keyed by name, with the reasons.
     """
     check_head(run)
     try:
@@ -124,14 +124,14 @@ def _head_problem(run: OpenRun) -> str | None:
 
 
 def use_family_attention(run: OpenRun) -> tuple[str, ...]:
-    """Switch the encoder to its family's attention, the only kind in transformers; return a note if it was another."""
+    """Switch the encoder to its family's attention, the only kind in transformers; return a note if it changes."""
     encoder = run.encoder
     trained, published = encoder.attention, type(encoder).attention
     if trained == published:
         return ()
     if isinstance(run.learner, TaskLearner):
         raise CheckpointError(
-            f"run={run.run_path}: was trained with transfer.attention={trained}, but transformers runs such a model "
+            f"run={run.run_path} was trained with transfer.attention={trained}, but transformers runs such a model "
             f"with {published} attention. Train with transfer.attention={published}, or write the tensors with "
             "format=tensors"
         )
@@ -358,14 +358,14 @@ def embedder_to_export(run: OpenRun, *, pooling: str | None) -> Embedder:
     is_other = method.uses_pooler(encoder) or method.resolve_pooling(encoder) not in _POOLING
     if is_other or method.layers not in ("last", encoder.num_layers):
         raise ConfigError(
-            f"run={run.run_path}: was trained with transfer.pooling={method.pooling} transfer.layers="
+            f"run={run.run_path} was trained with transfer.pooling={method.pooling} transfer.layers="
             f"{method.layers_text}, but format=sentence_transformers pools only the last layer, with {allowed}; choose "
             "one of these with pooling=..."
         )
     published = type(encoder).attention
     if encoder.attention != published:
         raise CheckpointError(
-            f"run={run.run_path}: was trained with {encoder.attention} attention, but sentence_transformers runs such "
+            f"run={run.run_path} was trained with {encoder.attention} attention, but sentence_transformers runs such "
             f"a model with {published} attention; embed texts with `lmtransfer embed` instead"
         )
     return embedder

@@ -1,4 +1,4 @@
-"""The export of a run's model to a folder, in one of the formats for other tools, with a check and a model card."""
+"""Exports a run's model to a folder, in one of the formats for other tools, checks it, and writes a model card."""
 
 from __future__ import annotations
 
@@ -256,7 +256,9 @@ def export_folder(folder: Path, *, overwrite: bool, source: Path | None = None) 
             for path in staged.rglob("*.safetensors"):  # safetensors writes files that only the owner may read
                 path.chmod(mode)
     except OSError as error:
-        raise ConfigError(f"to={folder}: cannot be written ({error.strerror or error}); give another folder") from error
+        raise ConfigError(
+            f"to={folder}: the folder cannot be written ({error.strerror or error}); give another folder"
+        ) from error
     finally:
         if not folder.exists():
             for parent in missing:

@@ -1,4 +1,4 @@
-"""The export of encoders and heads as ONNX files, and the comparison of each file with the model on packed sequences.
+"""Exports encoders and heads as ONNX files, and compares each file with the model on packed sequences.
 
 PyTorch's tracing exporter writes the files. The newer exporter, which is based on ``torch.export``, gives the same
 results, but takes forty times as long (4 s instead of 0.1 s for two small layers), needs a third package, and writes
@@ -161,7 +161,7 @@ def write_onnx(run: OpenRun, folder: Path) -> tuple[tuple[str, ...], tuple[str, 
     except CheckpointError as error:
         run.saved.tokenizer.save(folder / "tokenizer")
         notes.append(
-            "the tokenizer was written to tokenizer/ in the format of lmtransfer, because transformers has no such "
+            "the tokenizer was written to tokenizer/ in lmtransfer's own format, because transformers has no such "
             f"tokenizer: {error}"
         )
     written = _graph(run, folder, notes)
@@ -346,7 +346,7 @@ def _rms_norm(graph: Any, states: Any, shape: list[int], weight: Any, eps: float
 
 
 def _or(graph: Any, left: Any, right: Any) -> Any:
-    """``left | right``, for the in-place form ``left |= right``."""
+    """Export the in-place ``left |= right`` as ``left | right``."""
     return graph.op("Or", left, right)
 
 

@@ -1,4 +1,4 @@
-"""A run opened for export, with its encoder and heads loaded; and the export of a whole run (format=run)."""
+"""Opens a run for export, with its encoder and heads, and exports a whole run (format=run)."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ class OpenRun:
 
     @property
     def losses(self) -> dict[str, Any]:
-        """The component nodes of the objectives by name; empty for a task run."""
+        """The component nodes of the objectives, keyed by name; empty for a task run."""
         return _losses(self.saved.config) if self.kind == "pretraining" else {}
 
     @property
@@ -201,7 +201,7 @@ def _fold(learner: ExportLearner) -> None:
 
 
 def _learner_maker(saved: SavedRun) -> tuple[Callable[[Encoder], ExportLearner], HeadKind, tuple[str, ...]]:
-    """Return a function that puts the run's heads on an encoder, the kind of the heads, and the label names."""
+    """Return a function that puts the run's heads on an encoder; also the kind of the heads, and the label names."""
     if "transfer" in saved.config and "task" in saved.config:
         task = task_of(saved)
         method: TransferMethod = build(saved.component("transfer"))

@@ -124,8 +124,8 @@ def join_generator(
     """Convert a generator that was read as a model of its own (``other_...``) to tensors of the objective ``rtd``.
 
     Returns:
-        The generator's tensors by our names under ``objectives.``, and its width as a fraction of the encoder's width;
-        or the reason why the generator does not belong to the encoder.
+        The generator's tensors under our names, which begin with ``objectives.``, and its width as a fraction of the
+        encoder's width; or the reason why the generator does not belong to the encoder.
     """
     if not any(name.startswith("mlm.") for name in other_head):
         return "the generator has no mlm head"

@@ -1,4 +1,4 @@
-"""The conversion of published ELMo models (allenai/bilm-tf) to our settings and tensors; there is no way back.
+"""Converts published ELMo models (allenai/bilm-tf) to our settings and tensors; there is no conversion back.
 
 TensorFlow stores matrices as (in, out). An LSTM cell of TensorFlow has one matrix for input and state, stacks the gates
 in the order input, new, forget, output, and adds 1 to the forget gate in addition to the bias.
@@ -73,13 +73,14 @@ def elmo_weight_file(folder: Path) -> Path:
     if len(files) != 1:
         names = ", ".join(path.name for path in files) or "none"
         raise CheckpointError(
-            f"{folder}: must hold exactly one weight file next to options.json, such as weights.hdf5, but holds {names}"
+            f"{folder}: the folder must hold exactly one weight file next to options.json, such as weights.hdf5, but "
+            f"holds {names}"
         )
     return files[0]
 
 
 def read_hdf5(path: Path) -> dict[str, Tensor]:
-    """Read all tensors of an HDF5 file, by name."""
+    """Read all tensors of an HDF5 file, keyed by name."""
     h5py = import_optional("h5py", work=f"{path}", error=CheckpointError)
     tensors: dict[str, Tensor] = {}
     problem = irregularity(path)
@@ -98,7 +99,8 @@ def read_hdf5(path: Path) -> dict[str, Tensor]:
             file.visititems(visit)
     except (OSError, TypeError, ValueError, RuntimeError, KeyError) as error:
         raise CheckpointError(
-            f"{path}: is damaged or incomplete, or is not an HDF5 file with weights: {error}; download it again"
+            f"{path}: the file is damaged or incomplete, or is not an HDF5 file with weights: {error}; download it "
+            "again"
         ) from error
     return tensors
 

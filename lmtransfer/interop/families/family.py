@@ -1,4 +1,4 @@
-"""The description of a published family by three tables: its config.json, its tensors and its transformers classes.
+"""Describes a published family by three tables: its config.json, its tensors and its transformers classes.
 
 Each table is used for both reading and writing. A family's ``Quirks`` hold the conversions that tables cannot express.
 Each family has its own file in this folder; ``tests/interop/test_families.py`` tests all of them.
@@ -123,7 +123,7 @@ def expected_tensors(
     prefix: str = "",
     without: Sequence[str] = (),
 ) -> dict[str, Tensor]:
-    """Return the tensors that a published file must hold for one of our modules, by published names.
+    """Return the tensors that a published file must hold for one of our modules, under their published names.
 
     Only the shapes of the returned tensors are meaningful.
 
@@ -254,7 +254,7 @@ class ConfigTable:
 
     Attributes:
         implied_values: our arguments that are constant in the whole family, or are computed from other arguments.
-        assumed_values: our arguments that the format does not contain, with the values that reading assumes.
+        assumed_values: our arguments that the format does not contain, with the values that are assumed on reading.
     """
 
     settings: Sequence[ConfigSetting]
@@ -403,7 +403,7 @@ def task_heads(
 class Quirks:
     """Conversions that tables cannot express; this base class converts nothing.
 
-    Tensors are given by their published names, without the prefix.
+    Tensors have their published names, without the prefix.
     """
 
     def read_config(self, config: Config) -> Config:

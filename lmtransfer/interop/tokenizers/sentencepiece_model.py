@@ -1,4 +1,4 @@
-"""The conversion of a sentencepiece model to the format of Hugging Face's ``tokenizers`` library.
+"""Converts a sentencepiece model to the format of Hugging Face's ``tokenizers`` library.
 
 The library differs from sentencepiece in the points below. This module corrects the first one, except for a few rules;
 the others cannot be corrected. The converter of transformers corrects none of them.
@@ -68,7 +68,7 @@ def library_tokenizer(
         steps = _normalizers(proto.normalizer_spec)
     except Exception as error:  # the libraries raise errors of many classes, including plain Exception
         raise CheckpointError(
-            f"{source}: is damaged or not a sentencepiece model ({error}); download or copy it again"
+            f"{source}: the file is damaged or not a sentencepiece model ({error}); download or copy it again"
         ) from None
     _check_kind(proto, source)
     if layout == "fairseq":
@@ -131,7 +131,8 @@ def _reorder_as_fairseq(proto: ModelProto, source: str) -> None:
     """Put the pieces into fairseq's order: four special tokens first, and a mask last."""
     if [piece.piece for piece in proto.pieces[:3]] != ["<unk>", "<s>", "</s>"]:
         raise CheckpointError(
-            f"{source}: must begin with the pieces <unk>, <s>, </s>, as in XLM-R; the file may be damaged: download or "
+            f"{source}: the vocabulary must begin with the pieces <unk>, <s>, </s>, as in XLM-R; the file may be "
+            "damaged: download or "
             "copy it again"
         )
     unknown, begin, end = proto.pieces[:3]

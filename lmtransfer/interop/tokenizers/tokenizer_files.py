@@ -147,7 +147,7 @@ def read_tokenizer(folder: Path, *, vocab_size: int, notes: list[str] | None = N
         raise
     except Exception as error:  # the library raises plain Exception
         raise CheckpointError(
-            f"{path}: is damaged or not a tokenizer file ({error}); download or copy it again"
+            f"{path}: the file is damaged or not a tokenizer file ({error}); download or copy it again"
         ) from None
     try:
         vocabulary = _vocabulary(model)
@@ -260,11 +260,11 @@ def _read_json(path: Path, its_class: _Class, settings: Mapping[str, Any], notes
         file_traits, class_traits = _traits(described), _traits(as_read)
     except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
         raise CheckpointError(
-            f"{path}: is damaged or does not describe a tokenizer ({error}); download or copy it again"
+            f"{path}: the file is damaged or does not describe a tokenizer ({error}); download or copy it again"
         ) from None
     if as_read is None:
         raise CheckpointError(
-            f"{path}: holds a {_model_type(described)} model, which {its_class.origin} cannot read: set "
+            f"{path}: the file holds a {_model_type(described)} model, which {its_class.origin} cannot read: set "
             'tokenizer_class="PreTrainedTokenizerFast" in tokenizer_config.json to read tokenizer.json unchanged'
         )
     if its_class.kind is None:
@@ -388,12 +388,13 @@ def _read_byte_bpe(vocab: Path, merges: Path, settings: Mapping[str, Any]) -> by
     vocabulary = read_object(vocab)
     if not all(isinstance(token_id, int) and 0 <= token_id < 1 << 31 for token_id in vocabulary.values()):
         raise CheckpointError(
-            f"{vocab}: must map each token to a whole number, its id; the file may be damaged: download or copy it "
-            "again"
+            f"{vocab}: the file must map each token to a whole number, its id; the file may be damaged: download or "
+            "copy it again"
         )
     if not set(byte_letters()) <= set(vocabulary):
         raise CheckpointError(
-            f"{vocab}: lacks some of the 256 bytes, all of which are pieces in GPT-2 and RoBERTa: save this tokenizer "
+            f"{vocab}: the vocabulary lacks some of the 256 bytes, all of which are pieces in GPT-2 and RoBERTa: save "
+            "this tokenizer "
             f"{AS_JSON}"
         )
     pairs = []
@@ -446,7 +447,7 @@ def _text(path: Path) -> str:
     try:
         return _bytes(path).decode().replace("\r\n", "\n")
     except UnicodeDecodeError as error:
-        raise CheckpointError(f"{path}: is not UTF-8 ({error}); download or copy it again") from None
+        raise CheckpointError(f"{path}: the file is not UTF-8 ({error}); download or copy it again") from None
 
 
 def _bytes(path: Path) -> bytes:

@@ -257,7 +257,7 @@ def find_token_difference(tokenizer: Tokenizer, folder: Path, lines: Iterable[st
         text = path.read_text(encoding="utf-8")
         library, content = tokenizers.Tokenizer.from_str(text), json.loads(text)
     except Exception as error:  # the library raises plain Exception
-        raise CheckpointError(f"{path}: cannot be read ({error})") from None
+        raise CheckpointError(f"{path}: the file cannot be read ({error})") from None
     specials = [entry["content"] for entry in content["added_tokens"] if entry["special"]]
     model = content["model"]
     is_unigram = model["type"] == "Unigram"

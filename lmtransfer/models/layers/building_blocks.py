@@ -84,7 +84,7 @@ class FeedForward(nn.Module):
         self.contract = nn.Linear(hidden_dim, dim)
 
     def forward(self, hidden_TD: Tensor) -> Tensor:
-        """(T, D) -> (T, D)."""
+        """Apply the layer, (T, D) -> (T, D)."""
         return self.contract(self.activation(self.expand(hidden_TD)))
 
 
@@ -98,7 +98,7 @@ class GatedFeedForward(nn.Module):
         self.contract = nn.Linear(hidden_dim, dim, bias=bias)
 
     def forward(self, hidden_TD: Tensor) -> Tensor:
-        """(T, D) -> (T, D)."""
+        """Apply the layer, (T, D) -> (T, D)."""
         states_TF, gates_TF = self.expand(hidden_TD).chunk(2, dim=-1)
         return self.contract(self.activation(states_TF) * gates_TF)
 
@@ -196,7 +196,7 @@ class ResidualNorm(nn.LayerNorm):
     keeps_dtype = False
 
     def forward(self, states: Tensor) -> Tensor:
-        """(..., D) -> (..., D)."""
+        """Normalize the features, (..., D) -> (..., D)."""
         if not self.keeps_dtype:
             return super().forward(states)
         weight, bias = (None if part is None else part.to(states.dtype) for part in (self.weight, self.bias))

@@ -42,7 +42,7 @@ class Highway(nn.Module):
             nn.init.constant_(layer.bias, bias)
 
     def forward(self, words_UD: Tensor) -> Tensor:
-        """(U, D) -> (U, D)."""
+        """Apply the layer, (U, D) -> (U, D)."""
         gate_UD = torch.sigmoid(self.gate(words_UD))
         return words_UD + gate_UD * (torch.relu(self.transform(words_UD)) - words_UD)
 

@@ -44,7 +44,7 @@ class LowRankUpdate(nn.Module):
         self.register_buffer("scale", torch.tensor(alpha / rank))
 
     def forward(self, input_TD: Tensor) -> Tensor:
-        """(T, D) -> (T, E)."""
+        """Compute the update of the outputs, (T, D) -> (T, E)."""
         return self.scale * self.b(self.a(self.dropout(input_TD)))
 
 

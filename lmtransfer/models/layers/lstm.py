@@ -127,7 +127,7 @@ def _read(
     cell_clip: float | None,
     proj_clip: float | None,
 ) -> None:
-    """Compute one time step of S sequences in place; only the two matrices are not written.
+    """Compute one time step of S sequences in place; every tensor except the two matrices is overwritten.
 
     The first five tensors belong to this time step. ``hidden_SP`` and ``cell_SH`` hold the state before the time step,
     and afterwards the state after it.

@@ -176,9 +176,9 @@ class TokenMasking(Corruption):
             code; the paper does not specify this.
         weighting: with "uniform", all tokens of a row have the same probability. With "rare", tokens are sampled in
             proportion to their information ``-log p`` (at least 1 nat), where p is the token's share of the training
-            text. As many tokens are masked, but they are harder to predict, so the losses of the two settings are not
-            comparable. (Yang et al. 2022, https://arxiv.org/abs/2208.10806, use past losses as weights; here, batches
-            do not depend on the state of the model.)
+            text. The number of masked tokens is the same, but they are harder to predict, so the losses of the two
+            settings are not comparable. (Yang et al. 2022, https://arxiv.org/abs/2208.10806, use past losses as
+            weights; here, batches do not depend on the state of the model.)
         causal_share: share of the rows, sampled independently, that are left unchanged and read left to right, for a
             language model in addition to the masked language model (Charpentier & Samuel 2024, arXiv 2410.24159).
     """

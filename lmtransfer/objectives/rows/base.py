@@ -65,7 +65,7 @@ class RowPlan(ABC):
 
 
 class Rows(ABC):
-    """How rows are cut from documents.
+    """Cuts rows from documents.
 
     Attributes:
         max_length: maximum row length in tokens, including special tokens.

@@ -170,7 +170,7 @@ class Texts:
     uniform: Uniforms
 
     def reach(self, first: np.ndarray, num_tokens: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-        """Return the sentence, from ``low`` to ``high``, before which ``num_tokens`` follow the start of ``first``."""
+        """Return the first sentence that starts at least ``num_tokens`` after ``first``, within ``low`` to ``high``."""
         starts = self.starts
         goals = starts[first] + num_tokens
         near = np.minimum(low[:, None] + np.arange(_NEAR), high[:, None])

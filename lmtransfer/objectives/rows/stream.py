@@ -78,7 +78,7 @@ class LanguageStreamPlan(RowPlan):
         self.lengths[-1] -= count * rows.capacity - self.text.size
 
     def row(self, index: int) -> Row:
-        """Read window ``index``, counted from the place at which the ring is cut in this epoch."""
+        """Read window ``index``, counted from the place where the ring is cut in this epoch."""
         text, (cls_id, sep_id) = self.text, self.special_ids
         start = int(self.windows[index]) * self.capacity
         size = min(self.capacity, text.size - start)

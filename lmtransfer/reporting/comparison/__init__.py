@@ -1,1 +1,1 @@
-"""The comparison of two runs, or of two groups of runs."""
+"""Compares two runs, or two groups of runs."""

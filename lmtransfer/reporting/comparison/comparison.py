@@ -1,6 +1,6 @@
 """The result of a comparison, the flipped examples, and the notes on seeds and settings that all comparisons share.
 
-Shape letter: ``N`` examples.
+Shape legend: N examples.
 """
 
 from __future__ import annotations

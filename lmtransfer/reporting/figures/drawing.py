@@ -353,7 +353,7 @@ def _note(
 
 
 def draw_bars(axes: Any, panel: Panel, *, vertical: bool = False) -> list[End]:
-    """Draw a bar for each mean, with a whisker of one deviation and a dot per seed; bars with one name are adjacent."""
+    """Draw a bar for each mean, with a whisker of one deviation and a dot per seed; bars of one name are adjacent."""
 
     def at(place: Any, value: Any) -> tuple[Any, Any]:
         return (place, value) if vertical else (value, place)

@@ -87,7 +87,7 @@ def _with_controls(
 
 
 def comparison_charts(entries: Sequence[Entry]) -> Iterator[Chart]:
-    """Chart majority, baselines, controls, probes and finetuned runs as bars, for each task with at least two."""
+    """Chart majority, baselines, controls, probes and finetuned runs as bars, for each task with at least two bars."""
     rows = [row for row in table_rows(entries) if row.entry.score is not None and row.entry.group != "pretraining"]
     groups = _group(((row.entry.group, row.entry.metric), row) for row in rows)
     for (group, metric), members in groups.items():
@@ -151,7 +151,7 @@ def _with_control(entry: Entry, label: str, place: Place) -> Iterator[SeriesScor
 
 
 def setting_charts(entries: Sequence[Entry]) -> list[Chart]:
-    """Chart loss and task scores against a setting, for pretraining runs in a folder that differ in one number."""
+    """Chart the loss and task scores against a setting, for pretraining runs in a folder that differ in one number."""
     folders = _group(
         (entry.run.key.rpartition("/")[0], entry)
         for entry in entries

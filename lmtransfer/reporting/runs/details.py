@@ -54,7 +54,7 @@ class RunCost:
         return "" if self.seconds is None else duration(self.seconds)
 
     def values(self) -> dict[str, float]:
-        """Return the known numbers, by name."""
+        """Return the known numbers, keyed by name."""
         values = {
             "num_trained_parameters": self.num_trained,
             "peak_memory": self.peak_memory,
@@ -64,13 +64,13 @@ class RunCost:
 
     @property
     def in_short(self) -> list[str]:
-        """The known costs in short: ``0.4 % trained``, ``612 MB``, ``45 s``."""
+        """The known costs in short form: ``0.4 % trained``, ``612 MB``, ``45 s``."""
         trained = f"{self.share_text} trained" if self.share is not None else ""
         return [text for text in (trained, self.memory_text, self.seconds_text) if text]
 
     @property
     def in_full(self) -> list[str]:
-        """The known costs in full: ``13.1k (0.4 %) trained``, ``612 MB``, ``45 s``."""
+        """The known costs in full form: ``13.1k (0.4 %) trained``, ``612 MB``, ``45 s``."""
         share = f" ({self.share_text})" if self.share is not None else ""
         trained = "" if self.num_trained is None else f"{count(self.num_trained)}{share} trained"
         return [text for text in (trained, self.memory_text, self.seconds_text) if text]
@@ -99,7 +99,7 @@ def scores_in_languages(result: Mapping[str, Any]) -> dict[str, float]:
     """Return the main metric in each language, by language code; empty for tasks that are not scored by language.
 
     Args:
-        result: a result, or the part of a result on the control.
+        result: a result, or its entry for the control.
     """
     metrics: Mapping[str, float | None] = result.get("metrics") or {}
     return {
@@ -163,7 +163,7 @@ def rate_scores(run: Run, condition: str) -> dict[float, Spread]:
 
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
-    """The scalar mix of a run (Peters et al. 2018, equation 1), with means and deviations over seeds.
+    """The scalar mix of a run (Peters et al. 2018, equation 1): means and deviations over seeds.
 
     Attributes:
         gamma: the scale of the mix.
@@ -194,7 +194,7 @@ def joint_layer_weights(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def read_layer_weights(
     result: Mapping[str, Any], label: str, *, is_control: bool = False, seeds: Sequence[Mapping[str, Any]] = ()
 ) -> LayerWeights | None:
-    """Return the scalar mix in a result, or in its part on a control; None if there is none."""
+    """Return the scalar mix in a result, or in its entry for a control; None if there is none."""
     mix = result.get("layer_weights")
     if mix is None:
         return None

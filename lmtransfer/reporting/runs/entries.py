@@ -59,7 +59,7 @@ class Entry:
         metric: the name of the main metric; None if nothing was scored.
         condition: the main metric for each seed, as a side of a comparison.
         control_condition: the same for the control.
-        baseline_conditions: the same for each baseline, by name.
+        baseline_conditions: the same for each baseline, keyed by name.
         majority: the main metric of always predicting the most common label.
         difference: the score minus the control's; the verdict is corrected over all entries of the report.
         baseline_difference: the score minus the better baseline's, corrected in the same way.
@@ -114,7 +114,7 @@ class Entry:
 
     @property
     def baselines(self) -> dict[str, Spread]:
-        """The main metric of each word-count baseline, by name."""
+        """The main metric of each word-count baseline, keyed by the baseline's name."""
         return {name: condition.spread for name, condition in self.baseline_conditions.items()}
 
     @property
@@ -180,7 +180,7 @@ class Entry:
 
 
 def distinct_names(entries: Sequence[Entry]) -> dict[str, str]:
-    """Return a name for each run, by key, with the transfer method if comparable runs share their name."""
+    """Return a name for each run, by key; it includes the transfer method if comparable runs share their name."""
     shared = Counter((entry.group, entry.name) for entry in entries)
     return {
         entry.run.key: f"{entry.name} {entry.transfer}".strip() if shared[entry.group, entry.name] > 1 else entry.name
@@ -221,7 +221,7 @@ def _owner(run: Run, by_key: Mapping[str, Run]) -> str:
 
 
 def _below(run: Run, key: str) -> list[str]:
-    """Return the folder names from the parent run, exclusive, down to the folder of a seed or control."""
+    """Return the names of the folders below the parent run, down to the folder of a seed or control."""
     return run.key.removeprefix(f"{key}/").split("/")
 
 

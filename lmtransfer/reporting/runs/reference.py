@@ -92,7 +92,7 @@ def settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def references_of(run: Run, part: str) -> list[ReferenceCurve]:
-    """Return the reference curves with a run's settings and this loss; empty for runs that continue another run."""
+    """Return the reference curves of this loss for a run's settings; empty if the run continues another run."""
     if run.config.get("init") or not run.config:
         return []
     settings = settings_of(run.config)

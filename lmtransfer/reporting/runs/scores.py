@@ -58,7 +58,7 @@ def seed_values(node: Mapping[str, Any], metric: str, seeds: Sequence[Mapping[st
     """Return the value of a metric for each seed.
 
     Args:
-        node: a result, or its part on a control or a baseline.
+        node: a result, or its entry for a control or a baseline.
         seeds: the results in the run directories of the seeds, which are used if ``node`` does not list its seeds.
     """
     parts = node.get("seeds") or seeds or [node]
@@ -78,7 +78,7 @@ def other_metrics(
 
 
 def control_part(result: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the part of a result on the control; empty if there is none or if the run itself is a control."""
+    """Return a result's entry for the control; empty if there is none or if the run itself is a control."""
     node = result.get("control")
     return node if isinstance(node, Mapping) else {}
 

@@ -111,14 +111,14 @@ def _supplement(row: JsonNode, source: str, number: int) -> Choice:
 
 
 def _ewok(row: JsonNode, source: str, number: int) -> Choice:
-    """Build an item whose alternatives are the first target after either context."""
+    """Build an item with two alternatives: the first target after each of the two contexts."""
     subset, target = _text(row, "Domain"), _text(row, "Target1")
     contexts = [_text(row, "Context1"), _text(row, "Context2")]
     return _choice(contexts, [f" {target}"] * 2, id=f"{subset}:{number}", subset=subset)
 
 
 def _ewok_targets(row: JsonNode, source: str, number: int) -> Choice:
-    """Build an item whose alternatives are either target after the first context."""
+    """Build an item with two alternatives: each of the two targets after the first context."""
     subset, context = _text(row, "Domain"), _text(row, "Context1")
     targets = [f" {_text(row, key)}" for key in ("Target1", "Target2")]
     return _choice([context] * 2, targets, id=f"{subset}:{number}", subset=subset)
@@ -187,7 +187,7 @@ FORMATS: Final[Mapping[FormatName, ChoiceFormat]] = {
 
 
 def choice_files(folders: Sequence[Path]) -> dict[str, Path]:
-    """Return the ``.jsonl`` files, plain or compressed, in the first folder that has any, by name without suffix.
+    """Return the ``.jsonl`` files, plain or compressed, in the first folder that has any, keyed by name without suffix.
 
     Args:
         folders: paths to try; each is a folder or a single file, and may be missing.

@@ -93,7 +93,9 @@ class JsonNode:
         """Return a text that is not blank."""
         text = self.text()
         if not text.strip():
-            raise DataError(f"{self.where}: is empty ({text[:_MOST_SHOWN]!r}); add the text, or remove its entry")
+            raise DataError(
+                f"{self.where}: the text is empty ({text[:_MOST_SHOWN]!r}); add the text, or remove its entry"
+            )
         return text
 
     def name(self) -> str:
@@ -117,7 +119,7 @@ class JsonNode:
     def _wrong_type(self, expected: str) -> DataError:
         content = json.dumps(self.value)
         content = content if len(content) <= _MOST_SHOWN else content[: _MOST_SHOWN - 3] + "..."
-        return DataError(f"{self.where}: must be {expected}; it is {content}")
+        return DataError(f"{self.where}: the value must be {expected}; it is {content}")
 
 
 def load_json(path: Path) -> JsonNode:
@@ -137,7 +139,7 @@ def load_json(path: Path) -> JsonNode:
         column = error.start - raw.rfind(b"\n", 0, error.start)
         raise not_utf8(f"{path}:{line}", raw[error.start :], column) from None
     if not text.strip():
-        raise DataError(f"{path}: is empty; one JSON object is expected")
+        raise DataError(f"{path}: the file is empty; one JSON object is expected")
 
     def check_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         record = dict(pairs)

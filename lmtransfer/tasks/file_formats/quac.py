@@ -73,7 +73,7 @@ def read_quac(path: Path, *, bad_answers: BadAnswersPolicy = "refuse") -> Questi
 def _passage(context: JsonNode) -> str:
     passage = context.nonblank_text().rstrip().removesuffix(NO_ANSWER).rstrip()
     if not passage:
-        raise DataError(f"{context.where}: contains only {NO_ANSWER}; add the text, or remove the dialogue")
+        raise DataError(f"{context.where}: the context contains only {NO_ANSWER}; add the text, or remove the dialogue")
     return passage
 
 

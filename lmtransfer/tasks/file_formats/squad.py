@@ -29,7 +29,7 @@ _MOST_CHARACTERS = 60
 
 @dataclass(frozen=True, slots=True)
 class QuestionFile:
-    """The questions in a file that are not left out, in order, and the question id of each bad answer."""
+    """The usable questions of a file, in order, and the question id of each bad answer."""
 
     examples: list[QuestionExample]
     bad_answers: tuple[str, ...] = ()
@@ -95,7 +95,7 @@ class Questions:
             self._problems.append(f"  question {question}: {problem}")
 
     def as_file(self) -> QuestionFile:
-        """Return the questions that are not left out.
+        """Return the usable questions, and the ids of the bad answers' questions.
 
         Raises:
             DataError: there are bad answers and the policy is ``refuse``; the message names the first ones.

@@ -145,7 +145,7 @@ def squad2_scores(
     Args:
         answers: predicted text by question id; empty for no answer.
         references: the gold texts by question id; empty if there is no answer.
-        null_odds: evidence for no answer, by question id: a probability or a difference between scores.
+        null_odds: evidence for no answer, keyed by question id: a probability or a difference between scores.
         threshold: odds above which answers count as empty; without ``null_odds``, all answers count as they are.
     """
     has_answer = {question: bool(texts) for question, texts in references.items()}

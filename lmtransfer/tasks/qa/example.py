@@ -124,7 +124,7 @@ def encode_questions(
     most = text_capacity(_NUM_SPECIALS, max_length=max_length)
     if min(stride, max_question_tokens) < 1 or history_turns < 0:
         raise ValueError(
-            f"stride={stride}, max_question_tokens={max_question_tokens}, history_turns={history_turns}: leave no room "
+            f"stride={stride}, max_question_tokens={max_question_tokens}, history_turns={history_turns} leave no room "
             "for a passage"
         )
     pieces = QuestionPieces(

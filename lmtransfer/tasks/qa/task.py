@@ -79,7 +79,7 @@ class AnswersById:
 
 
 class Squad:
-    """How the files of SQuAD are read and scored: version 1.1, or 2.0, in which a question may have no answer.
+    """Reads and scores the files of SQuAD: version 1.1, or 2.0, in which a question may have no answer.
 
     Args:
         threshold: null odds above which there is no answer.
@@ -123,7 +123,7 @@ class OwnQuestions(Squad):
 
 
 class Quac(Squad):
-    """How QuAC's dialogues are read and scored."""
+    """Reads and scores QuAC's dialogues."""
 
     on_hub = False
 
@@ -143,7 +143,7 @@ class Quac(Squad):
 
 
 class Coqa(Squad):
-    """How CoQA's dialogues are read and scored."""
+    """Reads and scores CoQA's dialogues."""
 
     kinds = KINDS
     on_hub = False
@@ -327,7 +327,7 @@ class SpanQa(Task):
             )
         if sorted(self.labels) != sorted(kinds):
             problems.append(
-                f"task.labels={list(self.labels)}: must be [{', '.join(kinds)}] in the format {asked.file_format}"
+                f"task.labels={list(self.labels)} must be [{', '.join(kinds)}] in the format {asked.file_format}"
             )
         if kinds and asked.no_answer:
             problems.append(
@@ -355,7 +355,7 @@ class SpanQa(Task):
         seen: dict[str, tuple[int, str]] = {}
         for number, (origin, read) in enumerate(self._read(split)):
             if not read.examples:
-                raise DataError(f"{origin}: contains no questions")
+                raise DataError(f"{origin}: there are no questions")
             for kind, ids in (
                 ("gold answers that are not at their offsets, not used for training", read.bad_answers),
                 ("questions left out because they have no other answer", read.skipped_questions),
@@ -381,7 +381,7 @@ class SpanQa(Task):
         stride = self.settings.stride
         if stride != STRIDE and stride > longest:
             raise ConfigError(
-                f"task.stride={stride}: is longer than a window of {longest} tokens (task.max_length, or the encoder's "
+                f"task.stride={stride} is longer than a window of {longest} tokens (task.max_length, or the encoder's "
                 f"maximum); set a number from 1 to {longest} (windows overlap up to {longest // 2})"
             )
 

@@ -42,7 +42,7 @@ class TaggedExample:
 
     @property
     def class_index(self) -> int:
-        """0, because there is a single class."""
+        """Always 0, because there is only one class."""
         return 0
 
     @property

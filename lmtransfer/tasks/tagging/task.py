@@ -251,7 +251,7 @@ class Tagging(Task):
             places[name] = sentence.where()
             sentences.append(TaggedExample(name, sentence.words, self._indices(sentence, index)))
         if not sentences:
-            raise DataError(f"{self.origin(split)}: contains no sentences")
+            raise DataError(f"{self.origin(split)}: there are no sentences")
         if self.scheme != "words" and self._span_encoding:
             kind = f"sentences with tags that mark spans ({self._span_encoding}), scored by F1 unless task.scheme=words"
             notes.add(kind, self.origin(split), len(sentences))
@@ -272,7 +272,8 @@ class Tagging(Task):
         if file_format == "conll":
             if name_format is not None:
                 raise DataError(
-                    f"{source}: has the suffix of a {name_format} file, but task.file_format=conll reads columns: set "
+                    f"{source}: the name has the suffix of a {name_format} file, but task.file_format=conll reads "
+                    "columns: set "
                     f"task.file_format={name_format}, or rename the file"
                 )
             word, tag = int(self._word_column), None if self._tag_column is None else int(self._tag_column)
@@ -345,7 +346,7 @@ class Tagging(Task):
         num_right = num_words = 0
         for example, answer in zip(examples, answers, strict=True):
             if example.tags is None:
-                raise DataError(f"{example.id}: has no gold tags, so it cannot be scored")
+                raise DataError(f"{example.id} has no gold tags, so it cannot be scored")
             num_right += sum(gold == tag for gold, tag in zip(example.tags, answer.tags, strict=True))
             num_words += len(example.tags)
             if chunks is not None:
@@ -411,16 +412,16 @@ def _check_columns(file_format: FileFormat, word_column: int | str, tag_column: 
     if file_format == "conllu":
         if word_column != "form":
             raise ConfigError(
-                f"task.word_column={word_column}: must be null in CoNLL-U, where words are always in the column FORM"
+                f"task.word_column={word_column} must be null in CoNLL-U, where words are always in the column FORM"
             )
         if tag_column not in ("upos", "xpos"):
-            raise ConfigError(f"task.tag_column={tag_column}: must be upos or xpos in CoNLL-U")
+            raise ConfigError(f"task.tag_column={tag_column} must be upos or xpos in CoNLL-U")
     for key, column in (("word_column", word_column), ("tag_column", tag_column)):
         if column is None:
             continue
         if file_format == "conll" and (not isinstance(column, int) or column < 1):
-            raise ConfigError(f"task.{key}={column}: must be the number of a column, counted from 1")
+            raise ConfigError(f"task.{key}={column} must be the number of a column, counted from 1")
         if file_format in ("jsonl", "parquet") and not isinstance(column, str):
-            raise ConfigError(f"task.{key}={column}: must be the name of a field")
+            raise ConfigError(f"task.{key}={column} must be the name of a field")
     if word_column == tag_column:
         raise ConfigError(f"task.tag_column={tag_column}: words and tags must be in different columns")

@@ -103,7 +103,7 @@ class Classification(TextTask):
         positive, names = self.settings.positive_label, list_labels(labels)
         checked = check_names(labels)
         if positive is not None and positive not in labels:
-            raise ConfigError(f"task.positive_label={positive}: must be one of {names}")
+            raise ConfigError(f"task.positive_label={positive} must be one of {names}")
         if "f1" in self.metric_names and positive is None and len(labels) > 2:
             raise ConfigError(
                 f"task.metrics: f1 is computed for one label, but there are {names}; set task.positive_label to one of "
@@ -298,7 +298,7 @@ class CrossLingualClassification(TextClassification):
     def __init__(self, *, files: Mapping[str, str | Sequence[str] | None], language: str, **settings: Any) -> None:
         lists = file_lists(files)
         if any(PLACE in name for names in lists.values() for name in names) and not language.isalnum():
-            raise ConfigError(f"task.language={language}: must be a language code, such as en")
+            raise ConfigError(f"task.language={language} must be a language code, such as en")
         in_language = {split: [name.replace(PLACE, language) for name in names] for split, names in lists.items()}
         super().__init__(files=in_language, language=language, **settings)
         self.languages = check_languages(self.settings.languages)
@@ -373,7 +373,7 @@ class TemplateClassification(JsonLinesTask, Classification):
         for key in ("text", "text_pair"):
             template = getattr(self.settings, key)
             if template is not None and not _FIELD.search(template):
-                raise ConfigError(f"task.{key}={template}: names no field of the file; write one such as {{sentence}}")
+                raise ConfigError(f"task.{key}={template} names no field of the file; write one such as {{sentence}}")
 
     @override
     def examples_of(self, row: JsonNode, name: str) -> Iterator[TextExample]:

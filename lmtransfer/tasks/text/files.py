@@ -83,7 +83,7 @@ class TextColumns:
 
 def _column(setting: str, names: ColumnNames) -> ColumnSpec:
     if not names:
-        raise ConfigError(f"task.{setting}: is empty; set the name of a column, or a list of alternative names")
+        raise ConfigError(f"task.{setting} is empty; set the name of a column, or a list of alternative names")
     columns = (names,) if isinstance(names, str) else tuple(names)
     return ColumnSpec(columns, f"task.{setting}", is_text=setting == "text_column")
 
@@ -113,7 +113,7 @@ class TextFiles:
                 bad_rows.report("rows whose gold answer cannot be used", row.where, str(problem))
         if not examples:
             kinds = [f"{count:,} {kind} (first at {notes.first[kind]})" for kind, count in notes.counts.items()]
-            raise DataError("; ".join([f"{self.located.origin(split)}: contains no examples", *kinds]))
+            raise DataError("; ".join([f"{self.located.origin(split)}: there are no examples", *kinds]))
         return examples
 
     def rows(self, split: str, notes: Notes) -> Iterator[TextRow]:

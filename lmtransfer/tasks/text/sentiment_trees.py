@@ -151,7 +151,7 @@ class SentimentTrees(FileTask, Classification):
                 if not is_repeated:
                     examples.append(example)
         if not examples:
-            raise DataError(f"{path}: contains no examples")
+            raise DataError(f"{path}: there are no examples")
         return with_sentences(examples) if phrases else examples
 
     def _of_tree(self, tree: LabeledTree, name: str, *, with_phrases: bool) -> Iterator[TextExample]:

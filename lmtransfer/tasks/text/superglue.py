@@ -310,7 +310,7 @@ class MultiSentenceReading(JsonLinesClassification):
 
 
 def _by_question(examples: Sequence[TextExample], answers: Sequence[LabelAnswer]) -> Ratio:
-    """Return the share of questions with only correct predictions; each question counts at its first answer."""
+    """Return the share of questions with only correct predictions; a question takes the place of its first answer."""
     questions = [example.id.rpartition(".")[0] for example in examples]
     right: dict[str, bool] = {}
     for question, example, answer in zip(questions, examples, answers, strict=True):
@@ -340,7 +340,7 @@ class CommonsenseReading(MultipleChoice):
         for place, question in enumerate(row.field("qas").items()):
             query, gold = question.field("query"), question.get("answers")
             if _PLACEHOLDER not in query.nonblank_text():
-                raise DataError(f"{query.where}: has no {_PLACEHOLDER}")
+                raise DataError(f"{query.where}: the query has no {_PLACEHOLDER}")
             nodes = [] if gold is None else [answer.field("text") for answer in gold.items()]
             unknown = next((node for node in nodes if node.text() not in entities), None)
             if unknown is not None:

@@ -175,5 +175,5 @@ class JsonLinesTask(FileTask):
         for record in open_table(path, [], layout=TableLayout("jsonl"), bad_rows=bad_rows).records:
             examples += self.examples_of(JsonNode(record.values, None, record.where), f"{split}:{record.number}")
         if not examples:
-            raise DataError(f"{path}: contains no examples")
+            raise DataError(f"{path}: there are no examples")
         return examples

@@ -29,7 +29,7 @@ _CHALLENGE_P = 0.1  # above this p value the BabyLM challenge counts the correla
 
 @dataclass(frozen=True, slots=True)
 class WordInContext(Item):
-    """A word at the end of a context; the id is the word and the index of the context, from 0."""
+    """A word at the end of a context; the id is the word with the index of the context, from 0."""
 
     word: str
     context_number: int
@@ -139,7 +139,7 @@ class AgeOfAcquisition(CompletionTask):
             raise DataError(f"{path}: not a comma-separated table ({error})") from None
         columns = [str(age) for age in _AGES if str(age) in table]
         if "word" not in table or not columns:
-            raise DataError(f"{path}: needs the columns word and 16 to 30 (ages in months)")
+            raise DataError(f"{path}: the file must have the column word and the columns 16 to 30 (ages in months)")
         ages = np.array(columns, dtype=np.float64)
         shares = table[columns].apply(pd.to_numeric, errors="coerce").to_numpy(dtype=np.float64)
         first_row = {str(word): row for row, word in reversed(list(enumerate(table["word"])))}

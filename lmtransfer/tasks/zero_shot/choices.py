@@ -37,8 +37,9 @@ class CompletionChoice(CompletionTask):
 
     The accuracy is the mean over subsets; the accuracy of a category is the mean over its subsets. If alternatives tie
     for the highest score (for example because their tokens are identical) and the correct one is among them, the item
-    counts as one divided by the number of tied alternatives, so that a model that cannot distinguish them is at chance.
-    With ``ties=wrong``, a tie counts as wrong (BLiMP: Warstadt et al. 2020, section 4, and their result_processing).
+    counts as one divided by the number of tied alternatives, so that a model that cannot distinguish them scores at
+    chance level. With ``ties=wrong``, a tie counts as wrong (BLiMP: Warstadt et al. 2020, section 4, and their
+    result_processing).
 
     Raises:
         ConfigError: ``subsets`` is empty.

@@ -20,7 +20,7 @@ _WORD = re.compile(r"\S+")
 
 @dataclass(frozen=True, slots=True)
 class Passage(Item):
-    """A text whose words are scored; its id is file and line."""
+    """A text whose words are scored; its id consists of the file and the line."""
 
     text: str
 

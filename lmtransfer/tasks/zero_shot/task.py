@@ -191,7 +191,7 @@ class Item:
 
     @property
     def class_index(self) -> int:
-        """0, because there is a single class."""
+        """Always 0, because there is only one class."""
         return 0
 
     @property

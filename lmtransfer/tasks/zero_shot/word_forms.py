@@ -20,7 +20,7 @@ from lmtransfer.tasks.zero_shot.task import Completion, CompletionScores, Comple
 
 @dataclass(frozen=True, slots=True)
 class WordForms(Item):
-    """Two sentences that differ in the form of an invented word; the id is the file and the item's index, from 0.
+    """Two sentences that differ in the form of an invented word; the id is the file with the item's index, from 0.
 
     Attributes:
         ratio: share of people who prefer the first sentence.

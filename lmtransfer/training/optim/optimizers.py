@@ -58,7 +58,7 @@ class Optimizer:
         return float(self.parts[0].param_groups[0]["base_lr"]) * factor
 
     def decay_of(self, parameter: nn.Parameter) -> float | None:
-        """Return the weight decay of a parameter, or None if it is not trained here."""
+        """Return the weight decay of a parameter; None if no part trains the parameter."""
         for part in self.parts:
             for group in part.param_groups:
                 if any(parameter is member for member in group["params"]):

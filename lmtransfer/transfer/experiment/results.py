@@ -136,7 +136,7 @@ def joint_result(
 
 
 def summary(results: Sequence[SeedResult]) -> dict[str, Any]:
-    """Compute statistics over seeds: mean, median and deviation of the main metric; means of all other metrics."""
+    """Compute statistics over seeds: mean, median and deviation of the main metric, and means of all other metrics."""
     scores = spread([result.score for result in results])
     have_weights, have_calibration, have_classes = (
         all(name in r.more for r in results) for name in ("layer_weights", "calibration", "classes")

@@ -2,12 +2,12 @@
 
 Shared rows all have the same width, and a mask hides the keys of the other sequences in a row.
 
-A CPU multiplies the matrices of one long sequence as fast as those of a block of several sequences. One by one, on
-views of the packed rows, sequences need no copies and almost no spare slots. On two AVX512-BF16 cores, 32 sequences of
-100 to 384 tokens, 4 heads of 64, forward and backward in bfloat16, take 42 ms, compared with 93 ms in dense blocks. A
-CPU builds a kernel for each shape of a bfloat16 product, so each sequence is computed on a range of packed rows whose
-size is rounded up. A range extends into neighboring sequences, whose keys are hidden and whose attention weights are
-set to 0.
+A CPU multiplies the matrices of one long sequence as fast as those of a block of several sequences. If sequences are
+computed one by one, on views of the packed rows, they need no copies and almost no spare slots. On two AVX512-BF16
+cores, 32 sequences of 100 to 384 tokens, 4 heads of 64, forward and backward in bfloat16, take 42 ms, compared with 93
+ms in dense blocks. A CPU builds a kernel for each shape of a bfloat16 product, so each sequence is computed on a range
+of packed rows whose size is rounded up. A range extends into neighboring sequences, whose keys are hidden and whose
+attention weights are set to 0.
 
 Shape legend: T packed keys, N packed queries, B sequences, H heads, K head width, G shared rows, Q and S query and key
 slots in a shared row, P packed rows in a range.

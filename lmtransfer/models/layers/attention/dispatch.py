@@ -1,4 +1,4 @@
-"""Which attention kernel runs: ``attention`` chooses it by the layout of the batch, the device and the dtype.
+"""Chooses the attention kernel by the layout of the batch, the device and the dtype.
 
 All kernels compute the same function. ``attention`` takes the first that applies:
 
@@ -41,7 +41,7 @@ _LONG = 192
 
 @dataclass(frozen=True)
 class Layout:
-    """The packed queries and keys of a batch, computed once for all layers; indices for a kernel, on first use.
+    """The packed queries and keys of a batch, computed once for all layers (indices for a kernel on first use).
 
     Attributes:
         lengths: number of packed keys of each of the B sequences.

@@ -64,7 +64,7 @@ class HeadNorm(nn.RMSNorm):
     """Root-mean-square norm over the features of each head; the output keeps the dtype of the input under autocast."""
 
     def forward(self, states: Tensor) -> Tensor:
-        """(T, H, K) -> (T, H, K)."""
+        """Normalize the heads, (T, H, K) -> (T, H, K)."""
         assert self.weight is not None
         normed = nn.functional.rms_norm(states, self.normalized_shape, self.weight.to(states.dtype), self.eps)
         return normed.to(states.dtype)  # autocast on CUDA computes it in float32
