@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripts.gpu import pretraining
-from scripts.gpu.part import Place
 
 from lmtransfer.config.check import check
 from lmtransfer.config.composing import command_config
+from scripts.gpu import pretraining
+from scripts.gpu.part import Place
 
 ROOT = Path(__file__).parents[2]
 PARTS = {"tests", "ceiling", "bert", "trainer", "phases", "families", "finetune", "losses", "batches"}
