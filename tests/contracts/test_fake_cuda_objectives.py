@@ -22,7 +22,7 @@ from fakes.cuda.step import step_findings
 from fakes.cuda.watch import Watch
 from fakes.objectives import NumberTokenizer, random_documents, store_of
 from fakes.tasks import random_examples
-from support.models import distinct
+from support.models import CONFIGS, distinct, small_node
 from support.objective_table import CONF, NAMES, SMALL, built
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.nn import functional
@@ -37,9 +37,15 @@ from lmtransfer.tasks.source import TaskSource
 from lmtransfer.training.optim.optimizers import AdamW, Muon
 from lmtransfer.training.precision import PrecisionName
 
-MODELS = sorted(path.stem for path in (CONF / "model").glob("*.yaml"))
 #: The different ones among the small models of these.
 DISTINCT = [path.stem for path in distinct(SMALL)]
+#: One of the models of full size for each class and width of heads.
+WIDTHS = {
+    (node._target_, node.dim // node.get("num_heads", 1)): path.stem
+    for path in CONFIGS
+    for node in [small_node(path.stem, {})]
+    if not path.stem.endswith("_laptop")
+}
 FORMATS: list[PrecisionName] = ["bf16", "fp16"]
 #: Number of objectives that each model is tried with.
 FITTING = 4
@@ -165,7 +171,7 @@ def _findings_if_it_fits(objective: str, number_format: PrecisionName, model: st
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", [name for name in MODELS if not name.endswith("_laptop")])
+@pytest.mark.parametrize("model", WIDTHS.values())
 def test_a_step_of_every_model_at_full_size(model: str, fake_cuda: FakeCuda) -> None:
     """The widths of heads are those of the published models here."""
     assert fake_cuda(_findings_at_full_size, model) == []
