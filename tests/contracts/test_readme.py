@@ -43,6 +43,7 @@ SMALL = {
     "finetune": _ON_TASKS,
     "evaluate": ["hardware.threads=1"],
     "predict": ["hardware.threads=1"],
+    "report": ["figures=false"],
     "study": [
         "only=[masked]",
         "pretrain.steps=2",
@@ -196,11 +197,27 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+#: Of the eight libraries of ``python_docs``, which take half a minute to read.
+FEW_LIBRARIES = ("networkx", "datasets")
+#: Runs a command in a process of its own with these.
+_WITH_FEW = f"""\
+import sys
+from lmtransfer.data.corpora import libraries
+libraries.LIBRARIES = {FEW_LIBRARIES}
+from lmtransfer.cli import main
+sys.exit(main())
+"""
+
+
 @pytest.fixture
 def world(made: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(made)
     monkeypatch.setenv("LMTRANSFER_DATA", str(made / "data"))
     monkeypatch.setenv("LMTRANSFER_CACHE", str(made / "cache"))
+    for module in ("lmtransfer.data.corpora.python_docs", "lmtransfer.tasks.text.python_docs"):
+        monkeypatch.setattr(f"{module}.LIBRARIES", FEW_LIBRARIES)
+    monkeypatch.setattr("lmtransfer.tasks.text.python_docs.PythonDocsTask.labels", FEW_LIBRARIES)
+    monkeypatch.setattr("lmtransfer.launch.jobs._command_line", lambda words: [sys.executable, "-c", _WITH_FEW, *words])
     threads = torch.get_num_threads()
     yield made
     torch.set_num_threads(threads)
