@@ -361,12 +361,12 @@ def test_with_another_rate_for_more_seeds_all_are_trained_again(world: Path) -> 
 
 @pytest.mark.slow
 def test_parts_in_processes_of_their_own_make_the_same_result(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["finetune", *QUICK, "learning_rates=[1e-5,5e-3]", "seeds=2", "control=true", "hardware.threads=1"]
+    words = ["finetune", *QUICK, "learning_rates=[1e-5,5e-3]", "control=true", "hardware.threads=1"]
     assert lmtransfer(*words, "name=alone") == 0
     assert lmtransfer(*words, "name=apart", "jobs=2") == 0
     said = capsys.readouterr().out
-    assert "[7/8] control, seed 0, learning rate 0.005:" in said
-    assert "[4/4] control, seed 1:" in said
+    assert "[4/4] control, seed 0, learning rate 0.005:" in said
+    assert "[1/1] control, seed 0:" in said
     alone, apart = (result(f"runs/finetune/{name}") for name in ("alone", "apart"))
     changing = {"seconds", "tokens_per_second", "peak_memory"}
     assert {key: value for key, value in alone.items() if key not in changing} == {

@@ -68,9 +68,9 @@ def test_predictions_of_every_head(head: str, fake_cuda: FakeCuda) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("path", DISTINCT, ids=lambda path: path.stem)
 def test_a_step_of_every_head_in_every_way(path: Path, fake_cuda: FakeCuda) -> None:
-    """Each model has every fourth case, and each case a fourth of the models; the formats take turns."""
+    """Each model has every eighth case, and each case an eighth of the models; the formats take turns."""
     cases = [*CASES, ("classification", "finetune_max"), ("classification", "finetune_attention")]
     number = DISTINCT.index(path)
-    turn = zip(cases[number % 4 :: 4], cycle(FORMATS if number // 4 % 2 else FORMATS[::-1]), strict=False)
+    turn = zip(cases[number % 8 :: 8], cycle(FORMATS if number // 8 % 2 else FORMATS[::-1]), strict=False)
     found = {case: fake_cuda(_findings, path, *case, number_format) for case, number_format in turn}
     assert {case: findings for case, findings in found.items() if findings} == {}

@@ -7,6 +7,7 @@ import importlib.util
 import random
 import re
 import shlex
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -42,6 +43,7 @@ SMALL = {
     "finetune": _ON_TASKS,
     "evaluate": ["hardware.threads=1"],
     "predict": ["hardware.threads=1"],
+    "report": ["figures=false"],
     "study": [
         "only=[masked]",
         "pretrain.steps=2",
@@ -113,24 +115,43 @@ def small(words: list[str]) -> list[str]:
     return [*(word for word in words if word.partition("=")[0] not in replaced), *by_key.values()]
 
 
-def run(words: list[str], world: Path, capsys: pytest.CaptureFixture[str]) -> str:
-    """Run a command of the manual, and before it the commands that make the runs which it names; return its output."""
+#: The command that made each run here.
+RAN: dict[Path, list[str]] = {}
+
+
+def run(words: list[str], world: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Run a command of the manual, and before it the commands that make the runs which it names.
+
+    A command that another page has too is run once. A run with the same name and other settings is replaced.
+    """
     if "to=onnx" in words and importlib.util.find_spec("onnx") is None:
-        return ""  # an extra of its own
+        return  # an extra of its own
     make_runs(" ".join(word for word in words if not word.startswith("name=")), world, capsys)
+    folder = run_of(words, world)
+    if folder is not None and "resume=true" not in words:
+        if RAN.get(folder) == words:
+            return
+        shutil.rmtree(folder, ignore_errors=True)
+        RAN[folder] = words
     try:
         code = main(small(words))
     except SystemExit as leave:  # --help
         code = int(leave.code or 0)
     captured = capsys.readouterr()
     assert code == 0, f"lmtransfer {shlex.join(words)}\n{captured.out}\n{captured.err}"
-    return captured.out
+
+
+def run_of(words: list[str], world: Path) -> Path | None:
+    """The folder of the run that a command names."""
+    name = next((word.removeprefix("name=") for word in words if word.startswith("name=")), None)
+    return None if name is None else world / "runs" / words[0] / name
 
 
 def make_runs(text: str, world: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Make the runs that a text names, by the commands of the manual that make them."""
-    if "downloads/bert-base-uncased" in text:
-        write_published_bert(world / "downloads/bert-base-uncased")
+    published = world / "downloads/bert-base-uncased"
+    if "downloads/bert-base-uncased" in text and not published.is_dir():
+        write_published_bert(published)
     for kind, name in _RUN.findall(text):
         if not (world / "runs" / kind / name).is_dir():
             run(MADE[kind, name], world, capsys)
@@ -168,20 +189,37 @@ def write_texts(folder: Path) -> None:
         labelled(folder / f"my/{split}.tsv", "text", {"bad": "dull", "good": "fine"}, rows)
 
 
-@pytest.fixture(scope="session")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One cache for all pages, so that the docstrings of the libraries are read once."""
-    return tmp_path_factory.mktemp("cache")
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One folder for all pages, so that runs which several name are made once."""
+    folder = tmp_path_factory.mktemp("manual")
+    write_texts(folder)
+    return folder
+
+
+#: Of the eight libraries of ``python_docs``, which take half a minute to read.
+FEW_LIBRARIES = ("networkx", "datasets")
+#: Runs a command in a process of its own with these.
+_WITH_FEW = f"""\
+import sys
+from lmtransfer.data.corpora import libraries
+libraries.LIBRARIES = {FEW_LIBRARIES}
+from lmtransfer.cli import main
+sys.exit(main())
+"""
 
 
 @pytest.fixture
-def world(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    write_texts(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("LMTRANSFER_DATA", str(tmp_path / "data"))
-    monkeypatch.setenv("LMTRANSFER_CACHE", str(cache))
+def world(made: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.chdir(made)
+    monkeypatch.setenv("LMTRANSFER_DATA", str(made / "data"))
+    monkeypatch.setenv("LMTRANSFER_CACHE", str(made / "cache"))
+    for module in ("lmtransfer.data.corpora.python_docs", "lmtransfer.tasks.text.python_docs"):
+        monkeypatch.setattr(f"{module}.LIBRARIES", FEW_LIBRARIES)
+    monkeypatch.setattr("lmtransfer.tasks.text.python_docs.PythonDocsTask.labels", FEW_LIBRARIES)
+    monkeypatch.setattr("lmtransfer.launch.jobs._command_line", lambda words: [sys.executable, "-c", _WITH_FEW, *words])
     threads = torch.get_num_threads()
-    yield tmp_path
+    yield made
     torch.set_num_threads(threads)
 
 
@@ -191,9 +229,9 @@ def world(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
 def test_every_command_of_a_page_runs(page: str, world: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for words in commands(page):
         run(words, world, capsys)
-        name = next((word.removeprefix("name=") for word in words if word.startswith("name=")), None)
-        if name is not None and "-m" not in words:
-            assert (world / "runs" / words[0] / name / "result.json").is_file(), shlex.join(words)
+        folder = run_of(words, world)
+        if folder is not None and "-m" not in words:
+            assert (folder / "result.json").is_file(), shlex.join(words)
     EXPECTED.get(page, lambda world: None)(world)
 
 
@@ -227,7 +265,7 @@ def test_the_lines_of_python_run(page: str, world: Path, capsys: pytest.CaptureF
     (code,) = _blocks(page, "python")
     make_runs(code, world, capsys)
     code = code.replace('pretrain("train.seconds=60"', "pretrain(*small['pretrain']")
-    code = code.replace("finetune(", "finetune(*small['finetune'], ")
+    code = code.replace("finetune(", "finetune(*small['finetune'], ").replace("seeds=5", "seeds=2")
     names = {"small": SMALL}
     exec(code, names)
     assert names["vectors"].shape == (2, 16)

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +10,10 @@ import pytest
 import torch
 from fakes.transfer_files import QUICK, make_world
 from safetensors.torch import load_file
+from support.start_ranks import start_command
 
-ROOT = Path(__file__).parents[2]
-TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
 TEXT = ["corpus=text", "corpus.path=text.txt", "objective=mlm", "objective.max_length=16"]
 JOINT = ["transfer=joint", "transfer.text_tokens=64", "transfer.dropout=0", "train.log_every=1", "checkpoint=last"]
-
-
-def _finetune(world: Path, *words: str, ranks: int) -> None:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "LMTRANSFER_CACHE": str(world)}
-    launcher = TORCHRUN if ranks == 2 else []
-    command = [sys.executable, *launcher, "-m", "lmtransfer", "finetune", *QUICK, *TEXT, *JOINT, *words]
-    done = subprocess.run(command, cwd=world, env=environment, capture_output=True, timeout=200)
-    assert done.returncode == 0, done.stdout.decode() + done.stderr.decode()
 
 
 def _lines(world: Path, run: str) -> list[dict[str, Any]]:
@@ -39,7 +27,8 @@ def test_two_ranks_learn_from_labels_and_text_as_one(tmp_path: Path) -> None:
     documents = [f"the film of number {number} was a dull story with a superb actor" for number in range(40)]
     (tmp_path / "text.txt").write_text("\n\n".join(documents) + "\n")
     for ranks in (1, 2):
-        _finetune(tmp_path, f"name=ranks-{ranks}", ranks=ranks)
+        words = ["finetune", *QUICK, *TEXT, *JOINT, f"name=ranks-{ranks}"]
+        start_command(*words, ranks=ranks, folder=tmp_path)
     one, two = (_lines(tmp_path, f"ranks-{ranks}") for ranks in (1, 2))
     for key in ("loss", "tokens", "loss/mlm"):
         expected = [line[key] for line in one if key in line]

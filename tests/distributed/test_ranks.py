@@ -13,23 +13,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import PYTHONPATH
+from support import PYTHONPATH, ranks
+from support.start_ranks import start_ranks
 
 TIMING = {"seconds", "tokens_per_second"}
 
 
-def _start(case: str, folder: Path, world_size: int) -> subprocess.CompletedProcess[bytes]:
-    folder.mkdir(exist_ok=True)
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": PYTHONPATH}
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world_size}"]
-    command = [*(launcher if world_size > 1 else [sys.executable]), "-m", "support.ranks", case, str(folder)]
-    return subprocess.run(command, env=environment, capture_output=True, timeout=200)
-
-
 def _run(case: str, folder: Path, world_size: int) -> list[dict[str, Any]]:
     """Run a case on this many ranks; return the results by rank."""
-    done = _start(case, folder, world_size)
-    assert done.returncode == 0, done.stderr.decode()
+    start_ranks(ranks.run, case, ranks=world_size, folder=folder)
     return [json.loads((folder / f"{case}-{rank}.json").read_text()) for rank in range(world_size)]
 
 
@@ -68,20 +60,20 @@ def test_two_ranks_learn_what_one_learns(alone: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("world_size", [2, 3])
-def test_a_killed_rank_ends_all_and_the_run_goes_on_with_another_world_size(
-    world_size: int, alone: Path, tmp_path: Path
-) -> None:
-    folder = tmp_path / "killed"
+def test_a_killed_rank_ends_all_and_the_run_goes_on_with_another_world_size(alone: Path, tmp_path: Path) -> None:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": PYTHONPATH}
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     start_time = time.monotonic()
-    done = _start("killed", folder, world_size)
+    done = subprocess.run(
+        [*launcher, "-m", "support.ranks", "killed"], cwd=tmp_path, env=environment, capture_output=True, timeout=200
+    )
     assert done.returncode
     assert time.monotonic() - start_time < 60
-    assert re.search(rb"rank *: *%d\b.*SIGKILL" % (world_size - 1), done.stderr, re.DOTALL)
-    pids = [int((folder / f"pid-{rank}").read_text()) for rank in range(world_size)]
+    assert re.search(rb"rank *: *1\b.*SIGKILL", done.stderr, re.DOTALL)
+    pids = [int((tmp_path / f"pid-{rank}").read_text()) for rank in range(2)]
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
-    _run("resume", folder, 5 - world_size)
-    _assert_close(_records(folder), _records(alone))
+    _run("resume", tmp_path, 3)
+    _assert_close(_records(tmp_path), _records(alone))
 
 
 @pytest.mark.slow
@@ -105,8 +97,8 @@ def test_a_signal_to_one_rank_stops_all_and_the_run_goes_on_with_another_world_s
 
 @pytest.mark.slow
 def test_a_rank_that_is_left_alone_says_so(tmp_path: Path) -> None:
-    _start("left", tmp_path / "left", 2)
-    message = json.loads((tmp_path / "left" / "left-0.json").read_text())["message"]
+    start_ranks(ranks.run, "left", ranks=2, folder=tmp_path)
+    message = json.loads((tmp_path / "left-0.json").read_text())["message"]
     assert all(name in message for name in ("rank 0", "torchrun", "resume=true")), message
 
 
@@ -116,10 +108,9 @@ def test_every_rank_refuses_an_existing_run(tmp_path: Path) -> None:
         assert all(name in result["message"] for name in ("name=", "resume=true")), result
 
 
-@pytest.mark.parametrize("world_size", [2, pytest.param(3, marks=pytest.mark.slow)])
-def test_gradients_are_those_of_one_rank(world_size: int, tmp_path: Path) -> None:
+def test_gradients_are_those_of_one_rank(tmp_path: Path) -> None:
     (alone,) = _run("gradients", tmp_path / "one", 1)
-    several = _run("gradients", tmp_path / "several", world_size)
+    several = _run("gradients", tmp_path / "several", 2)
     used = [gradients["large"] is not None for gradients in alone["steps"]]
     assert len(set(used)) == 2, "steps with and without a gradient of some batches only"
     assert [gradients["norm.weight"] is None for gradients in alone["steps"]] == [False, False, True, True, True]
@@ -134,8 +125,7 @@ def test_gradients_are_those_of_one_rank(world_size: int, tmp_path: Path) -> Non
 
 @pytest.mark.slow
 def test_a_rank_without_memory_says_what_helps_and_ends_all(tmp_path: Path) -> None:
-    _start("no_memory", tmp_path / "run", 2)
-    first, second = (json.loads((tmp_path / "run" / f"no_memory-{rank}.json").read_text()) for rank in range(2))
+    first, second = _run("no_memory", tmp_path, 2)
     (advice,), (left,) = second["messages"], first["messages"]
     assert all(part in advice for part in ("TrainingError", "step 2", "train.micro_batch_tokens", "resume=true"))
     assert all(part in left for part in ("MachineError", "rank 0", "resume=true"))

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +10,11 @@ import pytest
 import torch
 from fakes.task_files import FILES, make_task_world
 from safetensors.torch import load_file
+from support.start_ranks import start_command
 
-ROOT = Path(__file__).parents[2]
 QUICK = ["hardware=exact", "init=runs/pretrain/base", "train.epochs=4", "optimizer.learning_rate=0.02"]
 #: Several micro-batches per rank; without dropout, whose masks depend on the micro-batch.
 SMALL = ["train.micro_batch_tokens=64", "transfer.dropout=0"]
-TORCHRUN = ["-m", "torch.distributed.run", "--standalone"]
 
 
 @pytest.fixture(scope="module")
@@ -26,14 +22,6 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("world")
     make_task_world(folder)
     return folder
-
-
-def _lmtransfer(world: Path, *words: str, ranks: int) -> None:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "LMTRANSFER_CACHE": str(world)}
-    launcher = [*TORCHRUN, f"--nproc-per-node={ranks}"] if ranks > 1 else []
-    command = [sys.executable, *launcher, "-m", "lmtransfer", *words]
-    done = subprocess.run(command, cwd=world, env=environment, capture_output=True, timeout=200)
-    assert done.returncode == 0, done.stdout.decode() + done.stderr.decode()
 
 
 def _result(world: Path, path: str) -> dict[str, Any]:
@@ -44,7 +32,7 @@ def _result(world: Path, path: str) -> dict[str, Any]:
 @pytest.mark.parametrize("kind", ["span_qa"])
 def test_two_ranks_train_and_score_as_one(kind: str, world: Path) -> None:
     for ranks in (1, 2):
-        _lmtransfer(world, "finetune", *FILES[kind], *QUICK, *SMALL, f"name={kind}-{ranks}", ranks=ranks)
+        start_command("finetune", *FILES[kind], *QUICK, *SMALL, f"name={kind}-{ranks}", ranks=ranks, folder=world)
     one, two = (_result(world, f"finetune/{kind}-{ranks}") for ranks in (1, 2))
     assert two["metrics"] == pytest.approx(one["metrics"], abs=1e-4)
     assert two["num_scored"] == one["num_scored"] == 40
@@ -55,14 +43,13 @@ def test_two_ranks_train_and_score_as_one(kind: str, world: Path) -> None:
 @pytest.mark.parametrize("kind", ["text_pair"])
 def test_ranks_score_each_example_once(kind: str, world: Path) -> None:
     """From the same run; all examples fit into one batch, which is cut evenly."""
-    _lmtransfer(world, "finetune", *FILES[kind], *QUICK[:2], "train.steps=3", f"name=base-{kind}", ranks=1)
-    for ranks in (1, 2, 3):
+    start_command("finetune", *FILES[kind], *QUICK[:2], "train.steps=3", f"name=base-{kind}", ranks=1, folder=world)
+    for ranks in (1, 3):
         words = [f"run=runs/finetune/base-{kind}", "split=test", "hardware=exact", f"name={kind}-{ranks}"]
-        _lmtransfer(world, "evaluate", *words, ranks=ranks)
-    one, *several = (_result(world, f"evaluate/{kind}-{ranks}") for ranks in (1, 2, 3))
-    for more in several:
-        assert more["metrics"] == pytest.approx(one["metrics"], abs=1e-9, rel=1e-6)
-        assert more["num_scored"] == one["num_scored"] == 30
+        start_command("evaluate", *words, ranks=ranks, folder=world)
+    one, three = (_result(world, f"evaluate/{kind}-{ranks}") for ranks in (1, 3))
+    assert three["metrics"] == pytest.approx(one["metrics"], abs=1e-9, rel=1e-6)
+    assert three["num_scored"] == one["num_scored"] == 30
 
 
 @pytest.mark.slow
@@ -70,7 +57,9 @@ def test_two_ranks_have_one_scale_and_the_same_frozen_embeddings(world: Path) ->
     words = ["transfer.standardise=true", "transfer.layers=[0,last]", "transfer.pooling=mean", "checkpoint=last"]
     words += ["transfer.embedding_rate=0", "transfer.head_rate=2", "train.epochs=1", "train.min_steps=8"]
     for ranks in (1, 2):
-        _lmtransfer(world, "finetune", *FILES["text_pair"], *QUICK[:2], *SMALL, *words, f"name=s-{ranks}", ranks=ranks)
+        start_command(
+            "finetune", *FILES["text_pair"], *QUICK[:2], *SMALL, *words, f"name=s-{ranks}", ranks=ranks, folder=world
+        )
     one, two = (load_file(world / f"runs/finetune/s-{ranks}/checkpoints/last/model.safetensors") for ranks in (1, 2))
     for name in one:
         exact = name.startswith(("standardising.", "encoder.embeddings."))
@@ -89,7 +78,7 @@ def test_two_ranks_start_from_the_same_counts(world: Path) -> None:
         *("train.micro_batch_tokens=64", "hardware=exact", "optimizer=adamw"),
     ]
     for ranks in (1, 2):
-        _lmtransfer(world, "pretrain", *words, f"name=counted-{ranks}", ranks=ranks)
+        start_command("pretrain", *words, f"name=counted-{ranks}", ranks=ranks, folder=world)
     one, two = (load_file(world / f"runs/pretrain/counted-{n}/checkpoints/last/model.safetensors") for n in (1, 2))
     for name in one:
         assert torch.allclose(one[name], two[name], atol=1e-5, rtol=0), name

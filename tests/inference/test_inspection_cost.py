@@ -89,20 +89,14 @@ def test_parameters_are_counted_once_each() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("model", "objective", "measured", "tolerance"),
-    [("electra_small", "rtd", 5.7e9, 0.03), ("bert_base", "mlm", 15.0e9, 0.03)],
-)
-def test_memory_is_what_a_gpu_took(
-    model: str, objective: str, measured: float, tolerance: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_memory_is_what_a_gpu_took(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The setting: 32,768 tokens per pass, rows of 128 tokens, and a vocabulary of about 30,000."""
     monkeypatch.setattr("fakes.objectives.NumberTokenizer.vocab_size", 30_522)
-    node = group_config("model", model, [CONF])
+    node = group_config("model", "electra_small", [CONF])
     sizes = {key: node[key] for key in SMALL if key in node}
     store = store_of(tmp_path, random_documents(300))
-    learner, source, _ = built(objective, store, "objective.max_length=128", model=model, changes=sizes)
+    learner, source, _ = built("rtd", store, "objective.max_length=128", model="electra_small", changes=sizes)
     plan = source.plan(0)
     batches = [source.build(0, plan, range(rows)) for rows in (4, 8)]
     found = estimate_gpu_memory(learner, batches, tokens=32_768, device=torch.device("cpu"), seed=0)
-    assert found == pytest.approx(measured, rel=tolerance)
+    assert found == pytest.approx(5.7e9, rel=0.03)

@@ -166,8 +166,9 @@ def slurm(world: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (folder / name).write_text(f"#!/bin/bash\n{script}\n")
         (folder / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
-    watcher = pytest.importorskip("submitit.slurm.slurm").SlurmJob.watcher
-    monkeypatch.setattr(watcher, "_delay_s", 0.2)
+    slurm_job = pytest.importorskip("submitit.slurm.slurm").SlurmJob
+    monkeypatch.setattr(slurm_job.watcher, "_delay_s", 0.2)
+    monkeypatch.setattr(slurm_job, "_results_timeout_s", 1)  # for the result of a job that has none
     return folder
 
 

@@ -1,12 +1,11 @@
-"""Small models of the families, trained on this rank's share of rows; started by ``torchrun``, results as JSON.
+"""Small models of the families, trained on this rank's share of rows; results as JSON in the current folder.
 
-python -m support.families <list of settings as JSON: kind, optimizer, until, ahead> <folder> <model:objective> ...
+Settings are ``kind``, ``optimizer``, ``until`` and ``ahead``; a pair is ``<model>:<objective>``.
 """
 
 from __future__ import annotations
 
 import json
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -82,17 +81,13 @@ def _trained(model: str, objective: str, settings: dict[str, Any], folder: Path)
     }
 
 
-def main() -> None:
+def train(pairs: list[str], every: list[dict[str, Any]]) -> None:
+    """Train with one setting after the other."""
     torch.set_num_threads(1)
-    every, folder = json.loads(sys.argv[1]), Path(sys.argv[2])
     with process_group.join():
         results = [
-            {pair: _trained(*pair.split(":"), settings, folder / str(place)) for pair in sys.argv[3:]}
+            {pair: _trained(*pair.split(":"), settings, Path(str(place))) for pair in pairs}
             for place, settings in enumerate(every)
         ]
-        (folder / f"rank-{process_group.rank()}.json").write_text(json.dumps(results))
-
-
-if __name__ == "__main__":
-    main()
+        Path(f"rank-{process_group.rank()}.json").write_text(json.dumps(results))
     end_process(0)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -84,8 +85,9 @@ def line_of(name: str) -> Meant:
     return MEANT_FOR[name]
 
 
+@cache
 def objective_node(name: str, *overrides: str) -> Any:
-    """The composed config of an objective."""
+    """The composed config of an objective, which nobody changes."""
     with initialize_config_dir(str(CONF), version_base="1.3"):
         return compose(overrides=[f"+objective={name}", *overrides]).objective
 

@@ -1,6 +1,6 @@
-"""What each rank of the distributed tests does; started by ``torchrun``, results as JSON.
+"""What each rank of the distributed tests does; results as JSON in the current folder.
 
-python -m support.ranks <case> <folder>
+torchrun ... -m support.ranks <case>
 """
 
 from __future__ import annotations
@@ -205,14 +205,14 @@ CASES = {
 }
 
 
-def main() -> None:
+def run(case: str) -> None:
+    """Run a case in the current folder."""
     torch.set_num_threads(1)
-    folder = Path(sys.argv[2])
     with process_group.join():
-        result = CASES[sys.argv[1]](folder)
-        (folder / f"{sys.argv[1]}-{process_group.rank()}.json").write_text(json.dumps(result))
+        result = CASES[case](Path.cwd())
+        Path(f"{case}-{process_group.rank()}.json").write_text(json.dumps(result))
+    end_process(0)
 
 
 if __name__ == "__main__":
-    main()
-    end_process(0)
+    run(sys.argv[1])

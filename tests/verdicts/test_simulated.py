@@ -38,13 +38,9 @@ def test_what_is_there_is_found() -> None:
     "name",
     [
         "3 seeds",
-        "5 seeds, spreads 1 : 3",
-        "3 seeds, correlated 0.7",
         "5 seeds, not paired, spreads 1 : 3",
         "3 x 3 of pretraining and finetuning",
-        "5 x 5 of pretraining and finetuning",
         "5 seeds, 300 examples",
-        "3 seeds against a constant",
         "5 seeds against a constant, 300 examples",
         "both constant, 300 examples",
     ],
