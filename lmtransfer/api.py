@@ -46,7 +46,7 @@ from lmtransfer.reporting.records import load_records as load_records
 from lmtransfer.reporting.runs.collect import read_metrics
 from lmtransfer.runs.result import JointResult, RunResult
 from lmtransfer.runs.run_directory import RunDirectory
-from lmtransfer.runs.saved import SavedRun
+from lmtransfer.runs.saved_run import SavedRun
 from lmtransfer.system.validation import Misfit, join, validate
 from lmtransfer.tasks.base import Task
 from lmtransfer.tasks.input_files import Reader

@@ -14,7 +14,7 @@ from lmtransfer.errors import ConfigError
 from lmtransfer.inference.embedding_output import check_ending, embed_rows, open_rows
 from lmtransfer.inference.prediction_input import find_input, input_format
 from lmtransfer.inference.prediction_output import check_output_path
-from lmtransfer.runs.training import eager_hardware
+from lmtransfer.runs.training_setup import eager_hardware
 from lmtransfer.system import ranks
 from lmtransfer.system.console import Console
 from lmtransfer.tasks.text.files import TextReader

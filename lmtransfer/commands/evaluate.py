@@ -22,8 +22,8 @@ from lmtransfer.reporting.runs.scores import examples_of
 from lmtransfer.runs.predictions import file_name, write_predictions
 from lmtransfer.runs.result import JointResult, SeedResult
 from lmtransfer.runs.run_directory import RunDirectory, versions
-from lmtransfer.runs.saved import SavedRun, folders_with_checkpoints, pretraining_seed
-from lmtransfer.runs.training import eager_hardware
+from lmtransfer.runs.saved_run import SavedRun, folders_with_checkpoints, pretraining_seed
+from lmtransfer.runs.training_setup import eager_hardware
 from lmtransfer.system.console import Console
 from lmtransfer.system.printable import short_path
 from lmtransfer.tasks.answers import LabelAnswer

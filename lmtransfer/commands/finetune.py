@@ -14,11 +14,11 @@ from lmtransfer.config.short_forms import expand_parts
 from lmtransfer.config.sweep_names import in_sweep, sweep_name
 from lmtransfer.errors import ConfigError
 from lmtransfer.launch.jobs import Place
-from lmtransfer.runs.create_and_lock import check_resumable
+from lmtransfer.runs.create_or_resume import check_resumable
 from lmtransfer.runs.result import JointResult
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.runs.tracking import open_trackers, tracker_nodes
-from lmtransfer.runs.training import training_hardware
+from lmtransfer.runs.training_setup import training_hardware
 from lmtransfer.system.console import Console
 from lmtransfer.system.printable import short_path
 from lmtransfer.training import process_group

@@ -18,8 +18,8 @@ from lmtransfer.inference.prediction import EntityPredictor, MaskedTexts, TaskPr
 from lmtransfer.inference.prediction_input import PredictionsInOrder, find_input, input_file, input_format, read_example
 from lmtransfer.inference.prediction_output import STANDARD_OUTPUT, SubmissionFile, Write, open_output
 from lmtransfer.interop.open_run import is_pretrained, open_saved
-from lmtransfer.runs.saved import SavedRun
-from lmtransfer.runs.training import eager_hardware
+from lmtransfer.runs.saved_run import SavedRun
+from lmtransfer.runs.training_setup import eager_hardware
 from lmtransfer.system import ranks
 from lmtransfer.system.console import Console
 from lmtransfer.tasks.base import Task

@@ -12,11 +12,12 @@ from lmtransfer.config.phases import phases_of
 from lmtransfer.config.plain import resolve_config
 from lmtransfer.config.settings import TrainSettings
 from lmtransfer.config.sweep_names import in_sweep, sweep_name
-from lmtransfer.data.token_shares import unigram_entropy
+from lmtransfer.data.token_frequencies import unigram_entropy
 from lmtransfer.errors import LmtransferError
 from lmtransfer.launch.jobs import Job, Place, inherit_overrides, run_jobs
 from lmtransfer.objectives.base import masked_loss
 from lmtransfer.objectives.learner import PretrainingLearner
+from lmtransfer.pretraining.build import PretrainingParts, build_phases
 from lmtransfer.pretraining.checks import check_pretraining
 from lmtransfer.pretraining.continued import InheritedHeads, recipe_remark
 from lmtransfer.pretraining.counted_embeddings import Start, count_first
@@ -27,7 +28,6 @@ from lmtransfer.pretraining.messages import (
     print_closing,
     print_seeds_closing,
 )
-from lmtransfer.pretraining.parts import PretrainingParts, build_phases
 from lmtransfer.pretraining.phases import Pretraining, TrainingPhase, describe_phases, find_phase
 from lmtransfer.pretraining.result import joint_result, pretraining_result
 from lmtransfer.pretraining.resume import (
@@ -41,10 +41,10 @@ from lmtransfer.pretraining.resume import (
 from lmtransfer.pretraining.save_points import check_reached
 from lmtransfer.pretraining.text import Text, read_text, with_absolute_paths
 from lmtransfer.pretraining.utilization import output_share
-from lmtransfer.runs.create_and_lock import check_resumable
+from lmtransfer.runs.create_or_resume import check_resumable
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.runs.tracking import open_trackers
-from lmtransfer.runs.training import training_hardware
+from lmtransfer.runs.training_setup import training_hardware
 from lmtransfer.runs.trust import is_own, mark_as_own
 from lmtransfer.system.console import Console
 from lmtransfer.tokenizers.base import characters_of

@@ -9,7 +9,7 @@ from lmtransfer.errors import ConfigError
 from lmtransfer.inference.serving.app import make_app, serve
 from lmtransfer.inference.serving.guard import listen, resolve_address
 from lmtransfer.inference.serving.served import open_served_run
-from lmtransfer.runs.training import eager_hardware
+from lmtransfer.runs.training_setup import eager_hardware
 from lmtransfer.system import ranks
 from lmtransfer.system.console import Console
 from lmtransfer.system.optional import install_hint

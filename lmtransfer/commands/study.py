@@ -18,7 +18,7 @@ from lmtransfer.launch.jobs import Place, run_jobs
 from lmtransfer.launch.run_once import module_of
 from lmtransfer.reporting.page.report import write_sections
 from lmtransfer.reporting.table import print_table, report_console
-from lmtransfer.runs.create_and_lock import Busy, hold, release
+from lmtransfer.runs.create_or_resume import Busy, hold, release
 from lmtransfer.study.plan import PLACES, StudyPlan, make_plan
 from lmtransfer.study.progress import add_seconds, note_overrides, share_pretraining
 from lmtransfer.study.sections import make_sections, read_rows, study_table, write_table

@@ -33,7 +33,7 @@ from lmtransfer.data.corpora.corpus import text_hash
 from lmtransfer.data.corpora.mixture import MixtureCorpus
 from lmtransfer.data.corpora.sentences import sentence_spans
 from lmtransfer.data.documents import Corpus
-from lmtransfer.data.token_store import (
+from lmtransfer.data.token_shards import (
     STORE_FORMAT,
     CorpusStatistics,
     MixedStore,

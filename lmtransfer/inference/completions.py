@@ -24,7 +24,7 @@ from lmtransfer.inference.pretrained import (
 )
 from lmtransfer.objectives.base import Objective
 from lmtransfer.objectives.learner import PretrainingLearner
-from lmtransfer.runs.saved import SavedRun
+from lmtransfer.runs.saved_run import SavedRun
 from lmtransfer.tasks.zero_shot.task import Completion, CompletionScores, CompletionTask, Findings, Hidden, ModelFacts
 from lmtransfer.tokenizers.base import Encoding, Tokenizer
 from lmtransfer.training import process_group

@@ -13,7 +13,7 @@ import torch
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.inference.pretrained import Frame, Query, in_batches, masked_predictor, open_pretrained, pack_queries
 from lmtransfer.objectives.base import Objective
-from lmtransfer.runs.saved import SavedRun
+from lmtransfer.runs.saved_run import SavedRun
 from lmtransfer.tasks.text.example import TextExample
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.training.hardware import Hardware

@@ -12,7 +12,7 @@ from lmtransfer.errors import ConfigError, RunDirectoryError
 from lmtransfer.inference.fill_mask import MASK
 from lmtransfer.interop.open_run import open_saved, task_run_folders
 from lmtransfer.models.base import Encoder
-from lmtransfer.runs.saved import SavedRun
+from lmtransfer.runs.saved_run import SavedRun
 from lmtransfer.tasks.base import Answer, Example, Task
 from lmtransfer.tasks.heads import TaggingSpec
 from lmtransfer.tasks.source import TaskSource

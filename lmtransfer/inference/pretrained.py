@@ -16,8 +16,8 @@ from lmtransfer.models.base import Encoder
 from lmtransfer.objectives.base import Objective, builtin_objectives
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.objectives.rows.base import Rows
-from lmtransfer.pretraining.parts import load_learner
-from lmtransfer.runs.saved import SavedRun
+from lmtransfer.pretraining.build import load_learner
+from lmtransfer.runs.saved_run import SavedRun
 from lmtransfer.tasks.metrics.scored_examples import ScoredExamples
 from lmtransfer.tasks.zero_shot.task import Findings, Hidden
 from lmtransfer.tokenizers.base import CharacterTokenizer, Encoding, Tokenizer

@@ -23,8 +23,8 @@ from lmtransfer.inference.pretrained import ZeroShotScores
 from lmtransfer.runs.predictions import file_name, is_kept, write_predictions
 from lmtransfer.runs.result import RunResult
 from lmtransfer.runs.run_directory import RunDirectory, versions
-from lmtransfer.runs.saved import SavedRun, pretraining_seed, pretraining_seeds
-from lmtransfer.runs.training import eager_hardware
+from lmtransfer.runs.saved_run import SavedRun, pretraining_seed, pretraining_seeds
+from lmtransfer.runs.training_setup import eager_hardware
 from lmtransfer.system.console import Console
 from lmtransfer.system.durable import write_text
 from lmtransfer.system.printable import format_metric, in_percent, short_path

@@ -42,7 +42,7 @@ from lmtransfer.objectives.base import Objective, shared_attention
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.runs.result import RunResult
 from lmtransfer.runs.run_directory import RunDirectory, versions
-from lmtransfer.runs.saved import SavedRun
+from lmtransfer.runs.saved_run import SavedRun
 from lmtransfer.system.durable import staged_folder
 from lmtransfer.system.machine import default_cache_dir
 from lmtransfer.system.printable import short_path

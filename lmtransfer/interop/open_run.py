@@ -12,7 +12,7 @@ from lmtransfer.interop.hub import repository_of
 from lmtransfer.interop.published_folder import COMMIT, PREFIX, find_published, is_hub_name
 from lmtransfer.runs.result import RunResult, few_steps_warning
 from lmtransfer.runs.run_directory import RunDirectory
-from lmtransfer.runs.saved import SavedRun, folders_with_checkpoints, read_saved, seed_folders
+from lmtransfer.runs.saved_run import SavedRun, folders_with_checkpoints, read_saved, seed_folders
 from lmtransfer.training import process_group
 
 

@@ -25,7 +25,7 @@ from lmtransfer.config.config_files import own_folder
 from lmtransfer.config.overrides import command_line_overrides, key_of, override_keys
 from lmtransfer.config.plain import resolve_config
 from lmtransfer.errors import ConfigError, Interrupted
-from lmtransfer.runs.create_and_lock import writer
+from lmtransfer.runs.create_or_resume import writer
 from lmtransfer.system import ranks
 from lmtransfer.system.console import Console
 from lmtransfer.system.cores import usable_cores

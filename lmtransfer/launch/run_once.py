@@ -12,7 +12,7 @@ from omegaconf.errors import InterpolationResolutionError, MissingMandatoryValue
 
 from lmtransfer.config.effective import complete_values
 from lmtransfer.errors import ConfigError
-from lmtransfer.runs.create_and_lock import remove_failed_starts
+from lmtransfer.runs.create_or_resume import remove_failed_starts
 from lmtransfer.system import machine
 
 

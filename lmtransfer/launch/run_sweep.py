@@ -291,9 +291,9 @@ def _finish_sweep(command: str, points: list[SweepPoint]) -> int:
     run_dirs = [point.run_dir for point in points if point.run_dir is not None and point.error is None]
     failed = [point for point in points if point.error is not None]
     if run_dirs:
-        from lmtransfer.reporting import results
+        from lmtransfer.reporting import result_tables
 
-        results.print_points(command, run_dirs, [point.label for point in failed])
+        result_tables.print_points(command, run_dirs, [point.label for point in failed])
     if failed:
         lines = [f"  {point.label}: {str(point.error).splitlines()[0]}" for point in failed]
         heading = f"lmtransfer: {len(failed)} of {len(points)} runs of the sweep failed:"

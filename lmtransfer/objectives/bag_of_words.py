@@ -14,8 +14,8 @@ from typing_extensions import override
 
 from lmtransfer.config.types import NonNegative
 from lmtransfer.data.batch import PackedBatch
-from lmtransfer.data.token_shares import token_information
-from lmtransfer.data.token_store import MixedStore, TokenStore
+from lmtransfer.data.token_frequencies import token_information
+from lmtransfer.data.token_shards import MixedStore, TokenStore
 from lmtransfer.models.base import Encoder
 from lmtransfer.models.layers.building_blocks import truncated_normal_
 from lmtransfer.objectives.base import Encode, Objective

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 import lmtransfer.objectives
 from lmtransfer.config.types import NonNegative
 from lmtransfer.data.batch import PackedBatch
-from lmtransfer.data.token_store import MixedStore, TokenStore
+from lmtransfer.data.token_shards import MixedStore, TokenStore
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.base import Direction, Encoder, EncoderOutput, OutputPositions
 from lmtransfer.objectives.batch import PretrainingBatch

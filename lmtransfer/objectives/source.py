@@ -17,7 +17,7 @@ from typing_extensions import override
 
 from lmtransfer.data.batch import pack
 from lmtransfer.data.micro_batches import Source
-from lmtransfer.data.token_store import MixedStore, TokenStore
+from lmtransfer.data.token_shards import MixedStore, TokenStore
 from lmtransfer.models.base import OutputPositions
 from lmtransfer.objectives.base import Read
 from lmtransfer.objectives.batch import PretrainingBatch

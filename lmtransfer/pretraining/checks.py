@@ -20,12 +20,12 @@ from lmtransfer.models.base import Encoder
 from lmtransfer.objectives.compatibility import check_order
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.objectives.rows.mixture import CONTIGUOUS_MIXTURE
+from lmtransfer.pretraining.build import parts_of_phases, parts_over
 from lmtransfer.pretraining.continued import command_line_keys, continue_from
-from lmtransfer.pretraining.parts import parts_of_phases, parts_over
 from lmtransfer.pretraining.save_points import save_points, word_points
-from lmtransfer.runs.saved import new_encoder
+from lmtransfer.runs.saved_run import new_encoder
 from lmtransfer.runs.tracking import tracker_nodes
-from lmtransfer.runs.training import build_optimizer
+from lmtransfer.runs.training_setup import build_optimizer
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.training.averaging import weight_average
 

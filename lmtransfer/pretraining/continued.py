@@ -16,7 +16,7 @@ from lmtransfer.errors import ConfigError
 from lmtransfer.objectives.base import Objective
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.runs.labels import model_label
-from lmtransfer.runs.saved import SavedRun
+from lmtransfer.runs.saved_run import SavedRun
 
 _GENERATOR_KEYS = ("generator_start", "generator_size")
 

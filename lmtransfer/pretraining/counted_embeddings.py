@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 from lmtransfer.config.component import build
 from lmtransfer.config.types import Count, LargeCount, Positive
-from lmtransfer.data.token_shares import keep_probabilities, token_shares
-from lmtransfer.data.token_store import MixedStore, TokenStore
+from lmtransfer.data.token_frequencies import keep_probabilities, token_shares
+from lmtransfer.data.token_shards import MixedStore, TokenStore
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.base import Encoder
 from lmtransfer.models.layers.char_cnn import CharacterCnn
@@ -117,7 +117,7 @@ def segment_ids(store: TokenStore | MixedStore, *, most_tokens: int, longest: in
 
 
 def subsample(ids_N: np.ndarray, *, threshold: float, seed: int) -> np.ndarray:
-    """Drop frequent tokens at random (see ``token_shares.keep_probabilities``), so that windows reach further."""
+    """Drop frequent tokens at random (see ``keep_probabilities``), so that windows reach further."""
     kept_V = keep_probabilities(np.bincount(ids_N) / max(1, len(ids_N)), threshold=threshold)
     return ids_N[np.random.default_rng(seed).random(len(ids_N)) < kept_V[ids_N]]
 

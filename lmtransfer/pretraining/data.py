@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 from lmtransfer.config.settings import TrainSettings
 from lmtransfer.data.micro_batches import PlannedStream, evaluation_batches
-from lmtransfer.data.token_store import MixedStore, TokenStore
+from lmtransfer.data.token_shards import MixedStore, TokenStore
 from lmtransfer.errors import DataError
 from lmtransfer.objectives.learner import PretrainingLearner, collect_output_positions
 from lmtransfer.objectives.source import PretrainingSource
-from lmtransfer.pretraining.parts import PretrainingParts
+from lmtransfer.pretraining.build import PretrainingParts
 from lmtransfer.pretraining.text import Text
 from lmtransfer.tokenizers.base import characters_of
 from lmtransfer.training import process_group

@@ -17,20 +17,20 @@ from lmtransfer.config.plain import resolve_config
 from lmtransfer.config.settings import TrainSettings
 from lmtransfer.config.sweep_names import in_sweep, sweep_name
 from lmtransfer.data.micro_batches import evaluation_batches
-from lmtransfer.data.token_store import TokenStore
+from lmtransfer.data.token_shards import TokenStore
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.interop.open_run import open_saved
 from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.objectives.rows.stream import LanguageStream
 from lmtransfer.objectives.source import PretrainingSource
+from lmtransfer.pretraining.build import PretrainingParts, load_learner
 from lmtransfer.pretraining.data import PretrainingData
-from lmtransfer.pretraining.parts import PretrainingParts, load_learner
 from lmtransfer.pretraining.text import Text, absolute_corpus, read_text
 from lmtransfer.runs.result import RunResult
 from lmtransfer.runs.run_directory import RunDirectory, versions
-from lmtransfer.runs.saved import SavedRun
-from lmtransfer.runs.training import eager_hardware
+from lmtransfer.runs.saved_run import SavedRun
+from lmtransfer.runs.training_setup import eager_hardware
 from lmtransfer.runs.trust import check_same_text
 from lmtransfer.system.console import Console
 from lmtransfer.system.printable import short_path

@@ -9,8 +9,8 @@ from rich.table import Table
 
 from lmtransfer.config.effective import KINDS
 from lmtransfer.config.revisions import count_text, with_revision
+from lmtransfer.pretraining.build import PretrainingParts
 from lmtransfer.pretraining.counted_embeddings import Start
-from lmtransfer.pretraining.parts import PretrainingParts
 from lmtransfer.pretraining.phases import Pretraining
 from lmtransfer.pretraining.text import Text
 from lmtransfer.runs.result import RunResult, few_steps_warning

@@ -33,17 +33,17 @@ from lmtransfer.errors import CheckpointError
 from lmtransfer.models.word_embeddings import TokenVectors, standardize
 from lmtransfer.objectives.base import selection_metric
 from lmtransfer.objectives.learner import PretrainingLearner
+from lmtransfer.pretraining.build import PretrainingParts
 from lmtransfer.pretraining.continued import InheritedHeads, inherit_heads
 from lmtransfer.pretraining.counted_embeddings import Start
 from lmtransfer.pretraining.data import PretrainingData
 from lmtransfer.pretraining.diagnostics import callbacks_of
-from lmtransfer.pretraining.parts import PretrainingParts
 from lmtransfer.pretraining.save_points import check_reached, check_track, convert_words, explain_missed, save_points
 from lmtransfer.pretraining.text import Text
 from lmtransfer.pretraining.utilization import pretraining_flops
 from lmtransfer.randomness import derive_seed
 from lmtransfer.runs.run_directory import RunDirectory
-from lmtransfer.runs.training import build_optimizer, prepare_encoders, trainer_config
+from lmtransfer.runs.training_setup import build_optimizer, prepare_encoders, trainer_config
 from lmtransfer.training.averaging import Average, UpdateWeight
 from lmtransfer.training.callbacks import Callback, PhaseName
 from lmtransfer.training.checkpoints import PhaseStart, TrainState

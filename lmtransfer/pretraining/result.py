@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 
-from lmtransfer.data.token_shares import part_shares
+from lmtransfer.data.token_frequencies import part_shares
 from lmtransfer.pretraining.phases import Pretraining
 from lmtransfer.runs.result import RunResult, largest_values
 from lmtransfer.training.checkpoints import TrainState

@@ -10,11 +10,11 @@ from omegaconf import DictConfig
 
 from lmtransfer.data.corpora.mixture import MixtureCorpus
 from lmtransfer.data.documents import Corpus
-from lmtransfer.data.token_shares import token_shares
+from lmtransfer.data.token_frequencies import token_shares
 from lmtransfer.errors import ConfigError
 from lmtransfer.interop.open_run import open_saved, origin_of
 from lmtransfer.pretraining.text import Text
-from lmtransfer.runs.create_and_lock import check_resumable
+from lmtransfer.runs.create_or_resume import check_resumable
 from lmtransfer.runs.run_directory import RunDirectory, versions
 from lmtransfer.runs.trust import is_own, mark_as_own
 from lmtransfer.system.machine import naming

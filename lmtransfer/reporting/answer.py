@@ -9,8 +9,8 @@ from lmtransfer.reporting.runs.entries import Entry
 from lmtransfer.reporting.runs.lineage import PRETRAINED, TOKENIZER, differing_keys, is_chosen_on_scored_split, lineage
 from lmtransfer.reporting.verdict_text import WHY_NO_VERDICT, difference_with_unit, grounds, power_text, with_unit
 from lmtransfer.runs.labels import node_label
-from lmtransfer.verdicts.compare import correct_column
 from lmtransfer.verdicts.difference import BETTER, NO_VERDICT, Difference, Verdict
+from lmtransfer.verdicts.verdict import correct_column
 
 _OUTCOMES: dict[Verdict, str] = {
     "better": "helped",

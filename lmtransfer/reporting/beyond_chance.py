@@ -14,8 +14,8 @@ from scipy import stats
 from lmtransfer.config.revisions import split_revision, with_revision
 from lmtransfer.reporting.runs.entries import Entry
 from lmtransfer.reporting.table import Cell, Mark, ReportTable, plain_table
-from lmtransfer.verdicts.compare import holm
 from lmtransfer.verdicts.difference import LEVEL
+from lmtransfer.verdicts.verdict import holm
 
 #: What an accuracy is compared with, and the heading of its column.
 _REFERENCES = {"chance": "chance", "frequencies": "minus frequencies", "random weights": "minus random weights"}

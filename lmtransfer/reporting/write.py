@@ -16,7 +16,7 @@ from lmtransfer.reporting.figures.style import SavedFigure
 from lmtransfer.reporting.page.report import Section, html_report
 from lmtransfer.reporting.page.wrong_answers import Texts
 from lmtransfer.reporting.records import write_records
-from lmtransfer.reporting.results import NARROW, ReportRow, drop_run_names, results_table, sweep_table, table_rows
+from lmtransfer.reporting.result_tables import NARROW, ReportRow, drop_run_names, results_table, sweep_table, table_rows
 from lmtransfer.reporting.runs.entries import Entry
 from lmtransfer.reporting.runs.sweeps import Sweep, entries_outside
 from lmtransfer.reporting.table import markdown_table, print_table

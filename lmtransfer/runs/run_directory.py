@@ -36,7 +36,7 @@ from typing_extensions import TypedDict
 from lmtransfer.config.revisions import count_text
 from lmtransfer.config.types import LargeCount, Whole
 from lmtransfer.errors import RunDirectoryError
-from lmtransfer.runs.create_and_lock import create_run_folder
+from lmtransfer.runs.create_or_resume import create_run_folder
 from lmtransfer.runs.result import RunResult
 from lmtransfer.system.durable import remove, write_bytes, write_text
 from lmtransfer.system.safe_files import check_folder, read_json, read_tensors, read_yaml

@@ -24,7 +24,7 @@ from lmtransfer.config.types import NonNegative
 from lmtransfer.errors import ConfigError, RunDirectoryError
 from lmtransfer.launch.jobs import last_message, was_interrupted
 from lmtransfer.reporting.runs.collect import COMMANDS
-from lmtransfer.runs.create_and_lock import LOCK, writer
+from lmtransfer.runs.create_or_resume import LOCK, writer
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.study.plan import PRETRAIN, StudyJob, StudyPlan, job_key, stage_and_recipe
 from lmtransfer.system.console import Console

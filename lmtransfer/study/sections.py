@@ -37,8 +37,8 @@ from lmtransfer.study.plan import PRETRAIN, FigureSpec, StudyPlan
 from lmtransfer.system.durable import write_text
 from lmtransfer.system.printable import count, format_metric
 from lmtransfer.system.validation import value_at
-from lmtransfer.verdicts.compare import correct_column
 from lmtransfer.verdicts.difference import BETTER, VERDICTS, Difference
+from lmtransfer.verdicts.verdict import correct_column
 
 #: Losses that are the cross entropy of each token given all preceding (or all following) tokens.
 _LANGUAGE_MODELS = ("lm", "backward_lm", "bilm")

@@ -15,6 +15,7 @@ from lmtransfer.training import process_group
 from lmtransfer.training.averaging import Average
 from lmtransfer.training.budget import Budget
 from lmtransfer.training.callbacks import Callback, NonFiniteGuard
+from lmtransfer.training.checkpoint_saver import CheckpointSaver
 from lmtransfer.training.checkpoints import Checkpoints, TrainState
 from lmtransfer.training.evaluation import Validation
 from lmtransfer.training.learner import BatchStream, Learner
@@ -22,7 +23,6 @@ from lmtransfer.training.optim.optimizers import Optimizer
 from lmtransfer.training.optim.schedules import Factor
 from lmtransfer.training.precision import Precision
 from lmtransfer.training.progress import ProgressLine
-from lmtransfer.training.save_and_resume import CheckpointSaver
 from lmtransfer.training.signals import StopDuringEvaluation, agreed_stop, first_stop, requested_stop, stop_on_signals
 from lmtransfer.training.trackers.base import Tracker
 from lmtransfer.training.update import OutOfDeviceMemory, PendingStep, StepSource, Updater

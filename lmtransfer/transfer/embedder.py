@@ -24,7 +24,7 @@ from lmtransfer.models.base import Encoder
 from lmtransfer.models.layers.lora import merge_updates
 from lmtransfer.objectives.base import Objective
 from lmtransfer.randomness import derive_seed
-from lmtransfer.runs.saved import SavedRun, new_encoder, read_encoder
+from lmtransfer.runs.saved_run import SavedRun, new_encoder, read_encoder
 from lmtransfer.system.validation import Misfit, validate
 from lmtransfer.tasks.heads import LabelTargets
 from lmtransfer.tasks.source import TaskSource

@@ -19,12 +19,12 @@ from lmtransfer.models.base import Encoder
 from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.learner import PretrainingLearner, collect_output_positions
 from lmtransfer.objectives.source import PretrainingSource
+from lmtransfer.pretraining.build import PretrainingParts, parts_over
 from lmtransfer.pretraining.continued import InheritedHeads, inherit_heads
-from lmtransfer.pretraining.parts import PretrainingParts, parts_over
 from lmtransfer.pretraining.text import Text, absolute_corpus, read_text
 from lmtransfer.randomness import derive_seed
 from lmtransfer.runs.labels import objective_label
-from lmtransfer.runs.saved import SavedRun
+from lmtransfer.runs.saved_run import SavedRun
 from lmtransfer.runs.trust import check_same_text
 from lmtransfer.tasks.source import TaskBatch
 from lmtransfer.tokenizers.base import characters_of

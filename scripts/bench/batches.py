@@ -25,7 +25,7 @@ from lmtransfer.config import paths
 from lmtransfer.config.composing import compose_files
 from lmtransfer.objectives.learner import collect_output_positions
 from lmtransfer.objectives.source import PretrainingSource
-from lmtransfer.pretraining.parts import PretrainingParts, build_parts
+from lmtransfer.pretraining.build import PretrainingParts, build_parts
 from lmtransfer.pretraining.text import Text, read_text
 from lmtransfer.tokenizers.base import characters_of
 

@@ -12,7 +12,7 @@ from torch import nn
 from lmtransfer.data.micro_batches import PlannedStream
 from lmtransfer.models.bert import BertEncoder
 from lmtransfer.objectives.learner import PretrainingLearner
-from lmtransfer.runs.training import prepare_encoders
+from lmtransfer.runs.training_setup import prepare_encoders
 from lmtransfer.training.budget import Budget
 from lmtransfer.training.callbacks import Callback
 from lmtransfer.training.hardware import Hardware, setup

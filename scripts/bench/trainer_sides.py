@@ -12,9 +12,9 @@ from typing import Any
 
 from lmtransfer.data.files import find_file, open_binary
 from lmtransfer.randomness import permutation
-from lmtransfer.verdicts.compare import compare_conditions
 from lmtransfer.verdicts.conditions import condition
 from lmtransfer.verdicts.spread import spread
+from lmtransfer.verdicts.verdict import compare_conditions
 
 from .machine import environment
 

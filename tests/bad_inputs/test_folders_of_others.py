@@ -10,7 +10,7 @@ import pytest
 from support.bad_input import FINETUNE, PRETRAIN, SECRET, Answer, Case, change, check
 
 from lmtransfer.system.durable import remove
-from lmtransfer.training.save_and_resume import CheckpointSaver
+from lmtransfer.training.checkpoint_saver import CheckpointSaver
 
 
 @pytest.fixture

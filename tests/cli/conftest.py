@@ -17,7 +17,7 @@ from lmtransfer.config import main_help, paths
 from lmtransfer.config.settings import COMMANDS, Settings, TrainSettings
 from lmtransfer.config.sweep_names import sweep_name
 from lmtransfer.launch import run_once
-from lmtransfer.reporting import results
+from lmtransfer.reporting import result_tables
 
 FILES = {
     "toy.yaml": """
@@ -100,7 +100,7 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Toy:
     monkeypatch.setattr(paths, "conf_dir", lambda: found.conf)
     monkeypatch.setattr(main_help, "commands", lambda: {"toy": "A toy", "other": "Another"})
     monkeypatch.setattr(run_once, "module_of", lambda run_once: module)
-    monkeypatch.setattr(results, "print_points", found.print_points)
+    monkeypatch.setattr(result_tables, "print_points", found.print_points)
     monkeypatch.setitem(COMMANDS, "toy", ToySettings)  # type: ignore[misc]
     return found
 

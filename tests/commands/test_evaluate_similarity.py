@@ -18,7 +18,7 @@ from lmtransfer.data.batch import pack
 from lmtransfer.models.base import Encoder
 from lmtransfer.randomness import derive_seed
 from lmtransfer.runs.predictions import read_predictions
-from lmtransfer.runs.saved import new_encoder
+from lmtransfer.runs.saved_run import new_encoder
 
 EVALUATE = ["task=sts_zero_shot", "data_root=data", "hardware=exact", "overwrite=true"]
 HEADER = "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\tsentence1\tsentence2\tscore\n"

@@ -12,7 +12,7 @@ import torch
 from fakes.transfer_files import TASK, check_refused, lmtransfer, make_world, result, sentence
 from safetensors.torch import load_file
 
-from lmtransfer.data.token_store import TokenStore
+from lmtransfer.data.token_shards import TokenStore
 from lmtransfer.errors import Interrupted
 from lmtransfer.objectives.bag_of_words import BagOfWords
 from lmtransfer.objectives.source import PretrainingSource

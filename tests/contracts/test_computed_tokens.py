@@ -13,7 +13,7 @@ from lmtransfer.config.component import build
 from lmtransfer.config.composing import command_config
 from lmtransfer.config.phases import complete_phases, phases_of
 from lmtransfer.data.micro_batches import PlannedStream, Source, tokens_of_pass
-from lmtransfer.data.token_store import TokenStore
+from lmtransfer.data.token_shards import TokenStore
 
 #: Recipes for GPUs.
 RECIPES = ("albert_base", "bert_base", "electra_small", "elmo", "gpt_base", "roberta_base", "transformer_xl_base")

@@ -29,7 +29,7 @@ from torch.nn import functional
 
 from lmtransfer.config.config_files import group_config
 from lmtransfer.data.micro_batches import PlannedStream
-from lmtransfer.data.token_store import TokenStore
+from lmtransfer.data.token_shards import TokenStore
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.layers.attention.dispatch import Layout
 from lmtransfer.models.layers.attention.flash import flash_attention

@@ -38,7 +38,7 @@ ALLOWED: dict[str, set[str]] = {
     "training": PLAIN,
     "runs": PLAIN | {"config", "tokenizers", "models", "data", "training", METRICS},
     "interop": PLAIN | {"config", "models", "tokenizers", "data", "objectives", "training", "runs"},
-    "launch": {"errors", "system", "config", "runs.create_and_lock", "runs.result", "reporting"},
+    "launch": {"errors", "system", "config", "runs.create_or_resume", "runs.result", "reporting"},
     "pretraining": PLAIN
     | {"config", "tokenizers", "models", "data", "objectives", "training", "interop", "runs", "tasks.base"},
     "reporting": {"errors", "system", METRICS, "verdicts"}
@@ -67,8 +67,18 @@ APART = {"interop.exporting"}
 #: The rooms inside a room, each of which may import those before it.
 INNER: dict[str, tuple[str, ...]] = {
     "data": ("documents", "remote_files", "files", "parquet_files", "tables", "batch")
-    + ("corpora", "token_store", "token_shares", "token_cache", "screening", "micro_batches"),
-    "reporting": ("verdict_text", "runs", "table", "results", "figures", "sections", "answer", "beyond_chance", "page")
+    + ("corpora", "token_shards", "token_frequencies", "token_cache", "screening", "micro_batches"),
+    "reporting": (
+        "verdict_text",
+        "runs",
+        "table",
+        "result_tables",
+        "figures",
+        "sections",
+        "answer",
+        "beyond_chance",
+        "page",
+    )
     + ("records", "write", "comparison"),
 }
 

@@ -12,7 +12,7 @@ from support.golden_losses import STEPS, golden_losses, written
 from support.objective_table import CONF, MEANT_FOR, NAMES, built, line_of
 
 from lmtransfer.config.paths import group_options
-from lmtransfer.data.token_store import TokenStore
+from lmtransfer.data.token_shards import TokenStore
 from lmtransfer.objectives.base import Objective
 
 ROWS = sorted(name for name in group_options("objective/rows", [CONF]) if name != "ordered_pairs")

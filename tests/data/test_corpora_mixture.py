@@ -24,8 +24,8 @@ from lmtransfer.data.corpora.corpus import FileCorpus
 from lmtransfer.data.corpora.mixture import MixtureCorpus, Sampling, smooth
 from lmtransfer.data.micro_batches import PlannedStream, evaluation_batches
 from lmtransfer.data.token_cache import prepare, tokenizer_for
-from lmtransfer.data.token_shares import part_shares, token_shares
-from lmtransfer.data.token_store import MixedStore, TokenStore
+from lmtransfer.data.token_frequencies import part_shares, token_shares
+from lmtransfer.data.token_shards import MixedStore, TokenStore
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.models.base import Encoder
 from lmtransfer.objectives.corruption.masking import TokenMasking

@@ -25,7 +25,7 @@ from lmtransfer.data import token_cache
 from lmtransfer.data.corpora.corpus import FileCorpus
 from lmtransfer.data.corpora.sentences import sentence_spans
 from lmtransfer.data.token_cache import PreparedCorpus, prepare, tokenizer_for
-from lmtransfer.data.token_store import TokenStore
+from lmtransfer.data.token_shards import TokenStore
 from lmtransfer.errors import DataError
 from lmtransfer.system.machine import default_cache_dir
 from lmtransfer.tokenizers.sentencepiece import SentencePieceTokenizer

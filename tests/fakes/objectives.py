@@ -12,7 +12,7 @@ import torch
 
 from fakes.texts import write_store
 from lmtransfer.data.batch import PackedBatch
-from lmtransfer.data.token_store import TokenStore
+from lmtransfer.data.token_shards import TokenStore
 from lmtransfer.models.base import EncoderOutput, OutputPositions
 from lmtransfer.models.bert import BertEncoder
 from lmtransfer.models.electra import ElectraEncoder

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from lmtransfer.data.token_store import Shard, TokenStore, finish_store, write_shard
+from lmtransfer.data.token_shards import Shard, TokenStore, finish_store, write_shard
 from lmtransfer.tokenizers.base import Encoding, Tokenizer
 
 _WORDS = [

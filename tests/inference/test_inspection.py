@@ -14,7 +14,7 @@ from rich.console import Console
 from lmtransfer.inference.inspection import example_texts
 from lmtransfer.inference.inspection.example_texts import TaskTexts
 from lmtransfer.inference.inspection.pretraining import render_row, render_strip
-from lmtransfer.objectives.views import RowView
+from lmtransfer.objectives.row_display import RowView
 from lmtransfer.reporting.runs.collect import Run, read_run
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.runs.trust import mark_as_own

@@ -125,7 +125,7 @@ def test_a_job_runs_when_its_needs_have_finished_and_alone_if_its_budget_is_a_ti
 def test_a_job_that_a_killed_runner_left_is_waited_for(python: Path) -> None:
     """The process of the job is still saving and holds the lock of the run."""
     Path("a").mkdir()
-    imports = "import pathlib, time; from lmtransfer.runs.create_and_lock import hold"
+    imports = "import pathlib, time; from lmtransfer.runs.create_or_resume import hold"
     hold = f"{imports}; hold(pathlib.Path('a').absolute()); print(1)"
     with subprocess.Popen([PYTHON, "-u", "-c", f"{hold}; time.sleep(2)"], stdout=subprocess.PIPE) as other:
         assert other.stdout is not None

@@ -22,7 +22,7 @@ from support.refusals import refuses
 from torch import Tensor, nn
 
 from lmtransfer.data.micro_batches import PlannedStream
-from lmtransfer.data.token_store import TokenStore
+from lmtransfer.data.token_shards import TokenStore
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.base import encoders_in
 from lmtransfer.models.execution import checkpoint_activations, compile_blocks, keep_residual

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from fakes.objectives import random_documents, store_of
 
-from lmtransfer.data.token_store import TokenStore
+from lmtransfer.data.token_shards import TokenStore
 
 
 @pytest.fixture(scope="session")

@@ -13,8 +13,8 @@ import torch
 from fakes.objectives import TOKENIZER, bert, electra, elmo, gpt, perturbed, random_documents, store_of
 
 from lmtransfer.data.batch import pack
-from lmtransfer.data.token_shares import token_information
-from lmtransfer.data.token_store import TokenStore
+from lmtransfer.data.token_frequencies import token_information
+from lmtransfer.data.token_shards import TokenStore
 from lmtransfer.objectives.bag_of_words import BagOfWords
 from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.corruption.masking import Corruption, NoCorruption, TokenMasking

@@ -11,8 +11,8 @@ import pytest
 from fakes.objectives import NUM_PIECES, TOKENIZER, CasedTokenizer, random_documents, random_row, row_of, store_of
 from support.refusals import refuses
 
-from lmtransfer.data.token_shares import token_information
-from lmtransfer.data.token_store import TokenStore
+from lmtransfer.data.token_frequencies import token_information
+from lmtransfer.data.token_shards import TokenStore
 from lmtransfer.errors import ConfigError
 from lmtransfer.objectives.corruption.masking import (
     Choice,

@@ -14,7 +14,7 @@ from support.refusals import refuses
 from torch import Tensor
 
 from lmtransfer.data.batch import PackedBatch, pack
-from lmtransfer.data.token_store import TokenStore
+from lmtransfer.data.token_shards import TokenStore
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.models.elmo import ElmoEncoder
 from lmtransfer.objectives.base import Objective

@@ -12,7 +12,7 @@ from support.refusals import refuses
 from torch import nn
 
 from lmtransfer.data.batch import pack
-from lmtransfer.data.token_store import TokenStore
+from lmtransfer.data.token_shards import TokenStore
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.xlnet import XlnetEncoder
 from lmtransfer.objectives.base import Objective
@@ -23,10 +23,10 @@ from lmtransfer.objectives.language_model import LanguageModel
 from lmtransfer.objectives.learner import PretrainingLearner, collect_output_positions
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
 from lmtransfer.objectives.pair_label import NextSentencePrediction, SentenceOrderPrediction
+from lmtransfer.objectives.row_display import row_views
 from lmtransfer.objectives.rows.pairs import OrderedPairs, SentencePairs
 from lmtransfer.objectives.rows.stream import LanguageStream
 from lmtransfer.objectives.source import PretrainingSource
-from lmtransfer.objectives.views import row_views
 
 NAMES = ["mlm", "nsp", "mlm_nsp", "lm", "sop"]
 

@@ -11,7 +11,7 @@ from fakes.objectives import TOKENIZER, bert, row_of
 from support.refusals import refuses
 
 from lmtransfer.data.batch import pack
-from lmtransfer.data.token_store import TokenStore
+from lmtransfer.data.token_shards import TokenStore
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.base import OutputPositions
 from lmtransfer.models.xlnet import XlnetEncoder

@@ -14,7 +14,7 @@ from support.refusals import refuses
 from torch import nn
 
 from lmtransfer.data.batch import PackedBatch, pack
-from lmtransfer.data.token_store import TokenStore
+from lmtransfer.data.token_shards import TokenStore
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.electra import generator_shape
 from lmtransfer.models.layers import cross_entropy

@@ -10,7 +10,7 @@ from fakes.objectives import TOKENIZER, electra, perturbed
 from torch import Tensor, nn
 
 from lmtransfer.data.batch import pack
-from lmtransfer.data.token_store import TokenStore
+from lmtransfer.data.token_shards import TokenStore
 from lmtransfer.objectives.corruption.masking import TokenMasking
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.objectives.replaced_token import AllTokensMaskedLanguageModel, copy_or_softmax

@@ -14,7 +14,7 @@ from torch import nn
 
 from lmtransfer.data.batch import pack
 from lmtransfer.data.micro_batches import evaluation_batches
-from lmtransfer.data.token_store import TokenStore
+from lmtransfer.data.token_shards import TokenStore
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.layers import cross_entropy
 from lmtransfer.models.layers.disentangled import merge

@@ -12,7 +12,7 @@ from fakes.objectives import TOKENIZER, random_documents, store_of
 
 from lmtransfer.data.corpora.mixture import Sampling
 from lmtransfer.data.micro_batches import PlannedStream
-from lmtransfer.data.token_store import MixedStore
+from lmtransfer.data.token_shards import MixedStore
 from lmtransfer.objectives.corruption.masking import TokenMasking
 from lmtransfer.objectives.rows.base import RowPlan, Rows
 from lmtransfer.objectives.rows.pairs import OrderedPairs, SentencePairs

@@ -10,7 +10,7 @@ import pytest
 from fakes.objectives import TOKENIZER, numbers_of, random_documents, store_of, target_of
 from support.refusals import refuses
 
-from lmtransfer.data.token_store import TokenStore
+from lmtransfer.data.token_shards import TokenStore
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.objectives.rows import pairs as module
 from lmtransfer.objectives.rows.base import Row

@@ -12,7 +12,7 @@ import torch
 from fakes.objectives import TOKENIZER, random_documents, store_of
 
 from lmtransfer.data.micro_batches import PlannedStream
-from lmtransfer.data.token_store import TokenStore
+from lmtransfer.data.token_shards import TokenStore
 from lmtransfer.models.base import EncoderOutput
 from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.corruption.masking import Corruption, NoCorruption, TokenMasking

@@ -11,7 +11,7 @@ from support.refusals import refuses
 from torch import nn
 
 from lmtransfer.data.batch import pack
-from lmtransfer.data.token_store import TokenStore
+from lmtransfer.data.token_shards import TokenStore
 from lmtransfer.errors import ConfigError
 from lmtransfer.objectives.compatibility import check_compatible
 from lmtransfer.objectives.corruption.masking import TokenMasking

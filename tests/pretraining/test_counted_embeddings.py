@@ -16,7 +16,7 @@ from torch import nn
 
 from lmtransfer.config.component import component_problems
 from lmtransfer.data.corpora.mixture import Sampling
-from lmtransfer.data.token_store import MixedStore
+from lmtransfer.data.token_shards import MixedStore
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.elmo import ElmoEncoder
 from lmtransfer.objectives.language_model import BidirectionalLanguageModel

@@ -11,7 +11,7 @@ from fakes.runs import MODEL, pretraining, transfer, write_run
 
 from lmtransfer.reporting.answer import answer, before_and_after
 from lmtransfer.reporting.page.report import html_report
-from lmtransfer.reporting.results import table_rows
+from lmtransfer.reporting.result_tables import table_rows
 from lmtransfer.reporting.runs.collect import collect
 from lmtransfer.reporting.runs.entries import Entry, make_entries
 from lmtransfer.reporting.write import markdown_report

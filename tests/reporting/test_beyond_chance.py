@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from lmtransfer.reporting.beyond_chance import chance_table
-from lmtransfer.verdicts.compare import holm
+from lmtransfer.verdicts.verdict import holm
 
 
 def test_holms_correction_rejects_what_its_steps_reject() -> None:

@@ -18,9 +18,9 @@ from lmtransfer.reporting.runs.collect import Run
 from lmtransfer.reporting.runs.entries import make_entries
 from lmtransfer.tasks.metrics.scored_examples import Predictions, Ratio, contributions, scored_examples
 from lmtransfer.tasks.text.example import TextExample
-from lmtransfer.verdicts.compare import compare_conditions
 from lmtransfer.verdicts.conditions import Condition, Examples, Score
 from lmtransfer.verdicts.difference import VERDICTS
+from lmtransfer.verdicts.verdict import compare_conditions
 
 LABELS = ("no", "yes", "maybe")
 

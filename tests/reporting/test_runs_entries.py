@@ -9,7 +9,7 @@ import pytest
 from fakes.runs import loss_lines, pretraining, transfer, write_run
 
 from lmtransfer.reporting.answer import answer, comparison
-from lmtransfer.reporting.results import results_table, table_rows
+from lmtransfer.reporting.result_tables import results_table, table_rows
 from lmtransfer.reporting.runs.collect import collect
 from lmtransfer.reporting.runs.entries import make_entries
 from lmtransfer.reporting.table import markdown_table

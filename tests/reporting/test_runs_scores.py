@@ -8,7 +8,7 @@ from fakes.runs import write_run
 
 from lmtransfer.reporting.runs.collect import read_run
 from lmtransfer.reporting.runs.scores import majority, read_condition
-from lmtransfer.verdicts.compare import compare_conditions
+from lmtransfer.verdicts.verdict import compare_conditions
 
 
 def seeds(values: list[float], **more: Any) -> list[dict[str, Any]]:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from fakes.runs import pretraining, transfer
 
-from lmtransfer.reporting.results import sweep_table
+from lmtransfer.reporting.result_tables import sweep_table
 from lmtransfer.reporting.runs.collect import collect
 from lmtransfer.reporting.runs.entries import make_entries
 from lmtransfer.reporting.runs.sweeps import entries_outside, find_sweeps

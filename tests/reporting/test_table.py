@@ -10,7 +10,7 @@ from fakes.runs import pretraining, transfer, write_run
 from support.html_pages import Element, columns, parsed
 
 from lmtransfer.reporting.page.report import html_report
-from lmtransfer.reporting.results import table_rows
+from lmtransfer.reporting.result_tables import table_rows
 from lmtransfer.reporting.runs.collect import collect
 from lmtransfer.reporting.runs.entries import Entry, make_entries
 from lmtransfer.reporting.runs.sweeps import find_sweeps

@@ -16,7 +16,7 @@ from fakes.training import files_below, toy_trainer
 from support.refusals import refuses
 
 from lmtransfer.errors import RunDirectoryError
-from lmtransfer.runs.create_and_lock import LOCK, release
+from lmtransfer.runs.create_or_resume import LOCK, release
 from lmtransfer.runs.result import JointResult, RunResult, SeedResult
 from lmtransfer.runs.run_directory import RunDirectory, versions
 from lmtransfer.training.trackers.base import Jsonl

@@ -375,7 +375,7 @@ def test_settings_without_effect_are_no_part_of_the_ledger(
 def test_two_of_the_same_study_do_not_run_at_once(world: Path, fake: Fake, capsys: pytest.CaptureFixture[str]) -> None:
     folder = world / "runs/study/tiny"
     folder.mkdir(parents=True)
-    imports = "import pathlib, time; from lmtransfer.runs.create_and_lock import hold"
+    imports = "import pathlib, time; from lmtransfer.runs.create_or_resume import hold"
     hold = f"{imports}; hold(pathlib.Path({str(folder)!r})); print(1)"
     with subprocess.Popen([sys.executable, "-u", "-c", f"{hold}; time.sleep(60)"], stdout=subprocess.PIPE) as other:
         assert other.stdout is not None

@@ -192,7 +192,7 @@ def test_other_or_unfinished_pretraining_is_not_shared(world: Path) -> None:
 @contextmanager
 def written_by_another(run: Path) -> Iterator[None]:
     """Inside the block, another process holds the run's lock."""
-    imports = "import pathlib, time; from lmtransfer.runs.create_and_lock import hold"
+    imports = "import pathlib, time; from lmtransfer.runs.create_or_resume import hold"
     hold = f"{imports}; hold(pathlib.Path({str(run)!r})); print(1)"
     with subprocess.Popen([sys.executable, "-u", "-c", f"{hold}; time.sleep(60)"], stdout=subprocess.PIPE) as other:
         assert other.stdout is not None

@@ -18,7 +18,7 @@ from hydra import compose, initialize_config_dir
 
 from lmtransfer.config.component import build
 from lmtransfer.config.paths import group_options
-from lmtransfer.data.token_store import TokenStore
+from lmtransfer.data.token_shards import TokenStore
 from lmtransfer.objectives.compatibility import check_compatible
 from lmtransfer.objectives.learner import PretrainingLearner, collect_output_positions
 from lmtransfer.objectives.source import PretrainingSource

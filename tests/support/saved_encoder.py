@@ -8,7 +8,7 @@ from omegaconf import DictConfig
 
 from lmtransfer.interop.open_run import open_saved
 from lmtransfer.models.base import Encoder
-from lmtransfer.runs.saved import new_encoder
+from lmtransfer.runs.saved_run import new_encoder
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.training.weights import read_weights
 

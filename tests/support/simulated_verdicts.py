@@ -18,8 +18,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lmtransfer.verdicts.compare import compare_conditions, correct_column
 from lmtransfer.verdicts.conditions import Condition, Examples, Score
+from lmtransfer.verdicts.verdict import compare_conditions, correct_column
 
 COMPARISONS = 24
 

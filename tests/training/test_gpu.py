@@ -14,7 +14,7 @@ from fakes.training import trainer_of
 from support.gpu_device import gpu
 
 from lmtransfer.data.micro_batches import PlannedStream
-from lmtransfer.data.token_store import TokenStore
+from lmtransfer.data.token_shards import TokenStore
 from lmtransfer.models.execution import compile_blocks
 from lmtransfer.objectives.corruption.masking import TokenMasking
 from lmtransfer.objectives.learner import PretrainingLearner, collect_output_positions

@@ -18,7 +18,7 @@ from omegaconf import OmegaConf
 from support.refusals import refuses
 
 from lmtransfer.errors import ConfigError
-from lmtransfer.runs.training import training_hardware
+from lmtransfer.runs.training_setup import training_hardware
 from lmtransfer.system.cores import SPIN_COUNT, cpu_quota, usable_cores
 from lmtransfer.training import flops, hardware, precision
 from lmtransfer.training.hardware import setup

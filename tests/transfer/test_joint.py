@@ -14,7 +14,7 @@ from support.refusals import refuses
 from torch.nn import functional
 
 from lmtransfer.data.micro_batches import PlannedStream
-from lmtransfer.data.token_store import TokenStore
+from lmtransfer.data.token_shards import TokenStore
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.layers.disentangled import merge
 from lmtransfer.objectives.learner import PretrainingLearner

@@ -10,9 +10,9 @@ import pytest
 import scipy.stats
 from support.refusals import refuses
 
-from lmtransfer.verdicts.compare import compare_conditions
 from lmtransfer.verdicts.conditions import Condition, Examples, Score, condition
 from lmtransfer.verdicts.pairing_and_variance import NO_PREDICTIONS
+from lmtransfer.verdicts.verdict import compare_conditions
 
 
 def unpaired(one: Condition) -> Condition:

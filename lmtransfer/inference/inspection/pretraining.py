@@ -35,14 +35,14 @@ from lmtransfer.inference.inspection.tables import (
 )
 from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.learner import PretrainingLearner, collect_output_positions
+from lmtransfer.objectives.row_display import RowCounts, RowView, count_rows, row_views
 from lmtransfer.objectives.rows.base import RowPlan, Rows
 from lmtransfer.objectives.source import PretrainingSource
-from lmtransfer.objectives.views import RowCounts, RowView, count_rows, row_views
-from lmtransfer.pretraining.parts import PretrainingParts, build_parts
+from lmtransfer.pretraining.build import PretrainingParts, build_parts
 from lmtransfer.pretraining.text import Text, findings_table, read_text, screened_parts
 from lmtransfer.pretraining.utilization import learning_flops
 from lmtransfer.randomness import derive_seed, permutation
-from lmtransfer.runs.training import build_optimizer, prepare_encoders
+from lmtransfer.runs.training_setup import build_optimizer, prepare_encoders
 from lmtransfer.system.console import Console
 from lmtransfer.tokenizers.base import Tokenizer, characters_of
 from lmtransfer.training.hardware import Hardware, setup

@@ -11,12 +11,12 @@ from rich.table import Table
 
 from lmtransfer.config.settings import TrainSettings
 from lmtransfer.data.token_cache import PreparedCorpus
-from lmtransfer.data.token_shares import part_shares
-from lmtransfer.data.token_store import MixedStore, TokenStore
+from lmtransfer.data.token_frequencies import part_shares
+from lmtransfer.data.token_shards import MixedStore, TokenStore
 from lmtransfer.inference.inspection.cost import StepCost
 from lmtransfer.objectives.batch import PretrainingBatch
+from lmtransfer.objectives.row_display import RowCounts
 from lmtransfer.objectives.rows.base import Rows
-from lmtransfer.objectives.views import RowCounts
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.training.flops import peak_of
 

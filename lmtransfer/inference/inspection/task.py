@@ -14,7 +14,7 @@ from lmtransfer.config.component import build
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.inference.inspection.tables import describe_lengths, table_with_title
 from lmtransfer.interop.open_run import open_saved
-from lmtransfer.runs.saved import new_encoder
+from lmtransfer.runs.saved_run import new_encoder
 from lmtransfer.system.console import Console
 from lmtransfer.tasks.base import Task
 from lmtransfer.tasks.encoded import EncodedExamples

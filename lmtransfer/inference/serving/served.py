@@ -15,7 +15,7 @@ from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.inference.fill_mask import MASK, open_mask_filler
 from lmtransfer.inference.prediction import MaskedTexts, TaskPredictor, open_runs
 from lmtransfer.interop.open_run import is_pretrained, open_saved
-from lmtransfer.runs.saved import SavedRun
+from lmtransfer.runs.saved_run import SavedRun
 from lmtransfer.tasks.answers import LabelAnswer, ScoreAnswer
 from lmtransfer.tasks.base import Task
 from lmtransfer.tasks.input_files import SEPARATOR, Reader

@@ -39,7 +39,7 @@ from lmtransfer.interop.exporting.onnx import write_onnx
 from lmtransfer.interop.exporting.run import OpenRun, open_run
 from lmtransfer.interop.families.family import NotInTransformers
 from lmtransfer.interop.writing import PublishedFiles
-from lmtransfer.runs.saved import CheckpointName
+from lmtransfer.runs.saved_run import CheckpointName
 from lmtransfer.system.durable import staged_folder
 from lmtransfer.system.optional import install_hint
 from lmtransfer.system.printable import short_path

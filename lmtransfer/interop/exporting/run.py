@@ -21,9 +21,9 @@ from lmtransfer.interop.tokenizers.written_tokenizer import WrittenTokenizer, wr
 from lmtransfer.models.base import Encoder
 from lmtransfer.objectives.base import Objective
 from lmtransfer.objectives.learner import PretrainingLearner
-from lmtransfer.runs.create_and_lock import Busy, hold
+from lmtransfer.runs.create_or_resume import Busy, hold
 from lmtransfer.runs.run_directory import RunDirectory
-from lmtransfer.runs.saved import CheckpointName, SavedRun, new_encoder
+from lmtransfer.runs.saved_run import CheckpointName, SavedRun, new_encoder
 from lmtransfer.runs.trust import OWN_MARK
 from lmtransfer.system.printable import printable
 from lmtransfer.training.weights import read_weights, weights

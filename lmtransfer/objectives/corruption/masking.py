@@ -11,8 +11,8 @@ import numpy as np
 from typing_extensions import override
 
 from lmtransfer.config.types import Count, PositiveProb
-from lmtransfer.data.token_shares import token_information
-from lmtransfer.data.token_store import MixedStore, TokenStore
+from lmtransfer.data.token_frequencies import token_information
+from lmtransfer.data.token_shards import MixedStore, TokenStore
 from lmtransfer.errors import ConfigError
 from lmtransfer.objectives.rows.base import Row
 from lmtransfer.tokenizers.base import Tokenizer

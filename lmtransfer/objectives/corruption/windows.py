@@ -6,8 +6,8 @@ import numpy as np
 from typing_extensions import override
 
 from lmtransfer.config.types import Count, Positive, SmallCount
-from lmtransfer.data.token_shares import keep_probabilities, token_shares
-from lmtransfer.data.token_store import MixedStore, TokenStore
+from lmtransfer.data.token_frequencies import keep_probabilities, token_shares
+from lmtransfer.data.token_shards import MixedStore, TokenStore
 from lmtransfer.objectives.corruption.masking import CorruptedRow, Corruption
 from lmtransfer.objectives.rows.base import Row
 from lmtransfer.tokenizers.base import Tokenizer

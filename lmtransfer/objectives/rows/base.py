@@ -11,7 +11,7 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
-from lmtransfer.data.token_store import TokenStore
+from lmtransfer.data.token_shards import TokenStore
 from lmtransfer.errors import ConfigError, DataError
 
 #: The special tokens around the text of a row: ``[CLS] text [SEP]``, ``[CLS] text``, or text only.

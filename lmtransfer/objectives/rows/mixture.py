@@ -10,7 +10,7 @@ import numpy as np
 from typing_extensions import override
 
 from lmtransfer.data.corpora.mixture import Sampling
-from lmtransfer.data.token_store import MixedStore
+from lmtransfer.data.token_shards import MixedStore
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.objectives.rows.base import Row, RowPlan, Rows
 from lmtransfer.randomness import derive_seed, permutation

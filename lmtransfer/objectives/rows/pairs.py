@@ -12,7 +12,7 @@ import numpy as np
 from typing_extensions import override
 
 from lmtransfer.config.types import Count, Prob
-from lmtransfer.data.token_store import TokenStore
+from lmtransfer.data.token_shards import TokenStore
 from lmtransfer.errors import DataError
 from lmtransfer.objectives.rows.base import Row, RowPlan, Rows, check_not_empty, text_capacity
 from lmtransfer.randomness import Uniforms, generator

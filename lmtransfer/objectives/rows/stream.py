@@ -10,7 +10,7 @@ import numpy as np
 from typing_extensions import override
 
 from lmtransfer.config.types import Count
-from lmtransfer.data.token_store import TokenStore
+from lmtransfer.data.token_shards import TokenStore
 from lmtransfer.errors import ConfigError
 from lmtransfer.objectives.rows.base import (
     NUM_SPECIAL,

@@ -17,8 +17,8 @@ from lmtransfer.reporting.runs.lineage import differing_keys
 from lmtransfer.reporting.runs.scores import mean_scores
 from lmtransfer.system.printable import in_unit
 from lmtransfer.tasks.metrics.scored_examples import Predictions, ScoredExamples
-from lmtransfer.verdicts.compare import correct_column
 from lmtransfer.verdicts.difference import Difference
+from lmtransfer.verdicts.verdict import correct_column
 
 #: A side gets an example right if the mean score of its runs is above this, and wrong if it is below.
 _HALF = 0.5

@@ -17,9 +17,9 @@ from lmtransfer.reporting.runs.collect import Run
 from lmtransfer.reporting.runs.entries import Entry
 from lmtransfer.reporting.runs.lineage import TOKENIZER, differences_text, differing_keys
 from lmtransfer.runs.labels import flatten
-from lmtransfer.verdicts.compare import compare_conditions
 from lmtransfer.verdicts.conditions import Condition
 from lmtransfer.verdicts.pairing_and_variance import NO_PREDICTIONS
+from lmtransfer.verdicts.verdict import compare_conditions
 
 _TEXT, _LOSSES = "corpus", "losses"
 #: The settings of an evaluation that affect the loss; the last four concern memory.

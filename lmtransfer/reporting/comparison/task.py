@@ -19,8 +19,8 @@ from lmtransfer.reporting.comparison.sides import Side
 from lmtransfer.reporting.runs.lineage import TOKENIZER, differing_keys
 from lmtransfer.reporting.runs.scores import examples_of
 from lmtransfer.tasks.metrics.scored_examples import Predictions, Ratio, ScoredExamples, metric_value
-from lmtransfer.verdicts.compare import compare_conditions
 from lmtransfer.verdicts.conditions import Condition
+from lmtransfer.verdicts.verdict import compare_conditions
 
 #: The number of length groups, which have about the same size.
 _LENGTHS = 4

@@ -12,7 +12,7 @@ from lmtransfer.reporting.figures.drawing import draw
 from lmtransfer.reporting.figures.logged import detection_charts, loss_charts, metric_charts, part_charts
 from lmtransfer.reporting.figures.spec import Chart, Panel, Place, Series, make_series, points_panel
 from lmtransfer.reporting.figures.style import FILLS, MAX_CURVES, SavedFigure, shorten, slug, with_count
-from lmtransfer.reporting.results import ReportRow, table_rows
+from lmtransfer.reporting.result_tables import ReportRow, table_rows
 from lmtransfer.reporting.runs.collect import Run, is_seed
 from lmtransfer.reporting.runs.details import (
     LayerWeights,

@@ -20,7 +20,7 @@ from lmtransfer.reporting.figures.style import SavedFigure
 from lmtransfer.reporting.page.document import document
 from lmtransfer.reporting.page.run_answers import all_answers
 from lmtransfer.reporting.page.wrong_answers import NoTexts, Texts
-from lmtransfer.reporting.results import PAGE, leaderboard, results_table, sweep_table, table_rows
+from lmtransfer.reporting.result_tables import PAGE, leaderboard, results_table, sweep_table, table_rows
 from lmtransfer.reporting.runs.details import calibration_text, languages_text, layer_weights_text
 from lmtransfer.reporting.runs.entries import Entry
 from lmtransfer.reporting.runs.lineage import read_total

@@ -34,10 +34,10 @@ from lmtransfer.reporting.runs.scores import (
 from lmtransfer.runs.labels import model_label, node_label, objective_label
 from lmtransfer.system.printable import in_unit
 from lmtransfer.tasks.metrics.scored_examples import Predictions
-from lmtransfer.verdicts.compare import compare_conditions, correct_column
 from lmtransfer.verdicts.conditions import Condition
 from lmtransfer.verdicts.difference import Difference
 from lmtransfer.verdicts.spread import Spread
+from lmtransfer.verdicts.verdict import compare_conditions, correct_column
 
 _METHODS = {"frozen": "frozen", "full": "finetuned"}
 

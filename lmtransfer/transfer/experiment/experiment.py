@@ -23,7 +23,7 @@ from lmtransfer.config.types import Whole
 from lmtransfer.errors import RunDirectoryError
 from lmtransfer.launch.jobs import Job, Place, inherit_overrides, run_jobs
 from lmtransfer.reporting.runs.scores import examples_of, read_answers, select_predictions
-from lmtransfer.runs.create_and_lock import create_run_folder
+from lmtransfer.runs.create_or_resume import create_run_folder
 from lmtransfer.runs.predictions import BASELINES, file_name, write_predictions
 from lmtransfer.runs.result import JointResult, SeedResult
 from lmtransfer.runs.run_directory import RunDirectory

@@ -20,7 +20,7 @@ from lmtransfer.errors import DataError
 from lmtransfer.runs.predictions import file_name, write_predictions
 from lmtransfer.runs.result import SeedResult
 from lmtransfer.runs.run_directory import RunDirectory, versions
-from lmtransfer.runs.saved import SavedRun, new_encoder
+from lmtransfer.runs.saved_run import SavedRun, new_encoder
 from lmtransfer.runs.tracking import open_trackers
 from lmtransfer.runs.trust import mark_as_own, restrict_task, strip_data
 from lmtransfer.system.machine import naming

@@ -18,8 +18,8 @@ from lmtransfer.transfer.experiment.settings import Part, Setting
 from lmtransfer.transfer.experiment.training_run import Outcome
 from lmtransfer.transfer.learner import TaskLearner
 from lmtransfer.verdicts import conditions
-from lmtransfer.verdicts.compare import compare_conditions
 from lmtransfer.verdicts.spread import spread
+from lmtransfer.verdicts.verdict import compare_conditions
 
 
 @dataclass(frozen=True, slots=True)

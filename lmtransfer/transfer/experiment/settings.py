@@ -18,7 +18,7 @@ from lmtransfer.interop.importing import attention_of
 from lmtransfer.interop.open_run import open_saved, origin_of
 from lmtransfer.models.base import Encoder
 from lmtransfer.randomness import derive_seed
-from lmtransfer.runs.saved import SavedRun, new_encoder, pretraining_seed, pretraining_seeds, read_encoder
+from lmtransfer.runs.saved_run import SavedRun, new_encoder, pretraining_seed, pretraining_seeds, read_encoder
 from lmtransfer.system.console import Console
 from lmtransfer.system.machine import default_cache_dir
 from lmtransfer.system.printable import format_metric, short_path

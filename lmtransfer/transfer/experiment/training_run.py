@@ -20,7 +20,7 @@ from lmtransfer.data.micro_batches import PlannedStream
 from lmtransfer.models.base import Encoder
 from lmtransfer.models.layers.disentangled import merge
 from lmtransfer.runs.run_directory import RunDirectory
-from lmtransfer.runs.training import prepare_encoders, trainer_config
+from lmtransfer.runs.training_setup import prepare_encoders, trainer_config
 from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.source import TaskSource
 from lmtransfer.training import process_group

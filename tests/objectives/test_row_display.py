@@ -9,9 +9,9 @@ import pytest
 from fakes.objectives import TOKENIZER, random_documents, store_of
 
 from lmtransfer.objectives.corruption.masking import TokenMasking
+from lmtransfer.objectives.row_display import RowCounts, RowView, count_rows, row_views
 from lmtransfer.objectives.rows.pairs import SentencePairs
 from lmtransfer.objectives.source import PretrainingSource
-from lmtransfer.objectives.views import RowCounts, RowView, count_rows, row_views
 
 
 @pytest.mark.parametrize("capacity", [None, 2048])

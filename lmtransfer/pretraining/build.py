@@ -23,7 +23,7 @@ from lmtransfer.objectives.corruption.masking import Corruption
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.objectives.rows.base import Rows
 from lmtransfer.randomness import derive_seed
-from lmtransfer.runs.saved import SavedRun, new_encoder, read_encoder
+from lmtransfer.runs.saved_run import SavedRun, new_encoder, read_encoder
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.training.weights import load_weights, read_weights
 

@@ -8,7 +8,7 @@ import pytest
 from fakes.runs import pretraining, transfer, write_run
 from rich.console import Console
 
-from lmtransfer.reporting.results import leaderboard, print_points, results_table, sweep_table, table_rows
+from lmtransfer.reporting.result_tables import leaderboard, print_points, results_table, sweep_table, table_rows
 from lmtransfer.reporting.runs.collect import collect
 from lmtransfer.reporting.runs.entries import make_entries
 from lmtransfer.reporting.runs.sweeps import find_sweeps, make_sweep

@@ -8,7 +8,7 @@ import pytest
 from fakes.texts import write_store
 from support.refusals import refuses
 
-from lmtransfer.data.token_store import TokenStore
+from lmtransfer.data.token_shards import TokenStore
 from lmtransfer.errors import DataError
 
 

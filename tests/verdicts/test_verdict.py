@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from lmtransfer.verdicts.compare import compare_conditions, correct_column
 from lmtransfer.verdicts.conditions import Condition, Examples, Score, condition
 from lmtransfer.verdicts.difference import VERDICTS, Difference
 from lmtransfer.verdicts.intervals import critical_value
+from lmtransfer.verdicts.verdict import compare_conditions, correct_column
 
 
 @pytest.mark.parametrize(

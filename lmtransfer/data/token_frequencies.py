@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lmtransfer.data.token_store import MixedStore, TokenStore
+from lmtransfer.data.token_shards import MixedStore, TokenStore
 from lmtransfer.tokenizers.base import Tokenizer
 
 _BLOCK = 1_000_000

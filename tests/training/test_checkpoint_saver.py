@@ -23,7 +23,7 @@ from support import PYTHONPATH
 from support.refusals import refuses
 
 from lmtransfer.errors import CheckpointError, ConfigError, Interrupted
-from lmtransfer.runs.create_and_lock import check_resumable
+from lmtransfer.runs.create_or_resume import check_resumable
 from lmtransfer.training import checkpoints, loop
 from lmtransfer.training.averaging import Average, ExponentialAverage
 from lmtransfer.training.budget import Budget
