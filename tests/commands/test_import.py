@@ -226,7 +226,7 @@ def test_mistakes_are_answered_and_leave_nothing_behind(world: Path, capsys: pyt
     broken("bare", model__safetensors=None)
     broken("larger", config__json=json.dumps(published | {"vocab_size": 500}))
     for words, names in (
-        (["source=bert/config.json"], ("source=bert/config.json: ",)),
+        (["source=bert/config.json"], ("source=bert/config.json is a file",)),
         (["source=strange"], ("model_type=strange",)),
         (["source=mute"], ("vocab.txt",)),
         (["source=bare"], ("bare: ", "model.safetensors", "pytorch_model.bin")),

@@ -57,5 +57,5 @@ def test_the_joined_shares_are_the_corpus(tmp_path: Path) -> None:
     notes = submit(tmp_path, f'exec {sys.executable} -m lmtransfer "$@"', *words, PYTHONPATH=str(root), SHARDS="2")
     complete = [line for line in notes if line.startswith("shard ")]
     assert len(complete) == 2
-    assert all("0 of them from before" in line for line in complete)
+    assert all("0 of them from an earlier run" in line for line in complete)
     assert any(line.split()[:2] == ["documents", "9,000"] for line in notes)
