@@ -10,7 +10,7 @@ from lmtransfer.reporting.runs.lineage import PRETRAINED, TOKENIZER, differing_k
 from lmtransfer.reporting.verdict_text import WHY_NO_VERDICT, difference_with_unit, grounds, power_text, with_unit
 from lmtransfer.runs.labels import node_label
 from lmtransfer.verdicts.difference import BETTER, NO_VERDICT, Difference, Verdict
-from lmtransfer.verdicts.verdict import correct_column
+from lmtransfer.verdicts.verdict import judge_column
 
 _OUTCOMES: dict[Verdict, str] = {
     "better": "helped",
@@ -54,7 +54,7 @@ def before_and_after(entries: Sequence[Entry]) -> list[BeforeAfter]:
                 pairs.append(BeforeAfter(candidates[0], after, difference))
             if candidates:
                 break  # use only the nearest earlier run with a transfer, and none if it has several
-    corrected = correct_column([pair.difference for pair in pairs], margins=[pair.after.margin for pair in pairs])
+    corrected = judge_column([pair.difference for pair in pairs], margins=[pair.after.margin for pair in pairs])
     return [replace(pair, difference=difference) for pair, difference in zip(pairs, corrected, strict=True)]
 
 

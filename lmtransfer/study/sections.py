@@ -38,7 +38,7 @@ from lmtransfer.system.durable import write_text
 from lmtransfer.system.printable import count, format_metric
 from lmtransfer.system.validation import value_at
 from lmtransfer.verdicts.difference import BETTER, VERDICTS, Difference
-from lmtransfer.verdicts.verdict import correct_column
+from lmtransfer.verdicts.verdict import judge_column
 
 #: Losses that are the cross entropy of each token given all preceding (or all following) tokens.
 _LANGUAGE_MODELS = ("lm", "backward_lm", "bilm")
@@ -370,7 +370,7 @@ def _differences(spec: FigureSpec, lines: Sequence[FigureLine]) -> list[dict[Pla
             difference = None if place == reference else entry.compare(base.condition)
             if difference is not None:
                 differences.append((line_index, place, difference))
-    corrected_differences = correct_column([difference for _, _, difference in differences])
+    corrected_differences = judge_column([difference for _, _, difference in differences])
     by_line: list[dict[Place, Difference]] = [{} for _ in lines]
     for (line_index, place, _), difference in zip(differences, corrected_differences, strict=True):
         by_line[line_index][place] = difference

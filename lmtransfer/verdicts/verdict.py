@@ -21,7 +21,7 @@ def compare_conditions(
     baseline: float | None = None,
     settings_differ: bool = False,
 ) -> Difference:
-    """Compare two conditions and judge their difference alone; ``correct_column`` judges a whole column together.
+    """Compare two conditions and judge their difference alone; ``judge_column`` judges a whole column together.
 
     Args:
         condition: the pretrained condition, or one of two groups.
@@ -130,7 +130,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return corrected
 
 
-def correct_column(differences: Sequence[Difference], *, margins: Sequence[float | None] = ()) -> list[Difference]:
+def judge_column(differences: Sequence[Difference], *, margins: Sequence[float | None] = ()) -> list[Difference]:
     """Correct the verdicts of the comparisons in a column and return the comparisons in the same order.
 
     If there is no true difference at all, at most 5 % of columns contain any "better" or "worse", however the

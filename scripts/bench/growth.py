@@ -3,7 +3,7 @@
 Each command runs with three sizes, in a fresh process each time. Time should grow at most linearly: ``growth`` is the
 seconds for each further item between the second and the third size, divided by those between the first and the second.
 Memory and disk are those of the command's processes and of what it wrote. The exit status is 1 if the growth of a
-command exceeds 1.5 and its time for the third size is more than a few seconds.
+command exceeds 1.5, or if the memory of a command that reads its input in parts grows from the second to the third size.
 
     python -m scripts.bench.growth                     all commands, in about twenty minutes
     python -m scripts.bench.growth report predict      some of them
@@ -35,6 +35,8 @@ from .made_up import sentences, text_file
 #: Larger growth is a fault; differences of less than ``_NOISE`` seconds are not.
 _MOST_GROWTH = 1.5
 _NOISE = 3.0
+#: Largest ratio of the memory for the third size to that for the second, if a command reads its input in parts.
+_MOST_MEMORY = 1.2
 _SMALL = ("model=bert_laptop", "model.dim=64", "model.num_heads=2", "model.num_layers=2", "tokenizer.vocab_size=4000")
 _TASK = "task=text_classification"
 
@@ -56,11 +58,13 @@ class Case:
         unit: what is counted.
         sizes: three sizes, smallest first.
         words: writes an input of a size and returns the words of the command, and the file or folder it writes.
+        is_flat: whether the command reads its input in parts, so that its memory must not grow.
     """
 
     unit: str
     sizes: tuple[int, int, int]
     words: Callable[[int], tuple[Sequence[str], Path]]
+    is_flat: bool = False
 
 
 def main() -> int:
@@ -81,7 +85,7 @@ def main() -> int:
             sizes = [max(1, round(size * arguments.scale)) for size in case.sizes]
             costs = [_measure(*case.words(size)) for size in sizes]
             growth = _growth(sizes, [cost.seconds for cost in costs])
-            faults += growth > _MOST_GROWTH
+            faults += growth > _MOST_GROWTH or (case.is_flat and costs[2].memory > _MOST_MEMORY * costs[1].memory)
             for size, cost in zip(sizes, costs, strict=True):
                 last = f"{growth:>6.2f}" if cost is costs[-1] else ""
                 print(
@@ -103,12 +107,14 @@ def _cases() -> dict[str, Case]:
     texts = (1_000, 10_000, 100_000)
     documents = (5_000, 20_000, 80_000)  # 8, 33 and 130 MB
     return {
-        "prepare": Case("documents", documents, _prepare),
+        "prepare": Case("documents", documents, _prepare, is_flat=True),
         "open mlm": Case("documents", documents, lambda size: _open(size, "objective=mlm")),
         "open nsp": Case("documents", documents, lambda size: _open(size, "objective=mlm_nsp")),
         "finetune": Case("examples", (6_000, 25_000, 100_000), _finetune),
-        "predict": Case("texts", texts, lambda size: _infer(size, "predict", _finetuned(), "answers.jsonl")),
-        "embed": Case("texts", texts, lambda size: _infer(size, "embed", _pretrained(), "vectors.npy")),
+        "predict": Case(
+            "texts", texts, lambda size: _infer(size, "predict", _finetuned(), "answers.jsonl"), is_flat=True
+        ),
+        "embed": Case("texts", texts, lambda size: _infer(size, "embed", _pretrained(), "vectors.npy"), is_flat=True),
         "blimp": Case("pairs", (1_000, 4_000, 16_000), _blimp),
         "report": Case("runs", (30, 300, 1_000), _report),
     }

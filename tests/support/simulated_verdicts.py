@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lmtransfer.verdicts.conditions import Condition, Examples, Score
-from lmtransfer.verdicts.verdict import compare_conditions, correct_column
+from lmtransfer.verdicts.verdict import compare_conditions, judge_column
 
 COMPARISONS = 24
 
@@ -61,7 +61,7 @@ def simulate(world: World, tables: int, *, seed: int, difference: float = 0.0, m
     for _ in range(tables):
         pairs = world(rng, difference)
         alone = [compare_conditions(condition, control) for condition, control in pairs]
-        together = correct_column(alone, margins=[margin] * len(alone))
+        together = judge_column(alone, margins=[margin] * len(alone))
         false_tables += any(one.verdict in ("better", "worse") for one in together)
         equivalent += any(one.verdict == "equivalent" for one in together)
         found += sum(one.verdict == "better" for one in alone)

@@ -14,7 +14,7 @@ import scipy.stats
 from lmtransfer.verdicts.conditions import Condition, Examples, Score, condition
 from lmtransfer.verdicts.difference import VERDICTS, Difference
 from lmtransfer.verdicts.intervals import critical_value
-from lmtransfer.verdicts.verdict import compare_conditions, correct_column
+from lmtransfer.verdicts.verdict import compare_conditions, judge_column
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_holm_is_the_procedure_of_all_intersections(seed: int) -> None:
     rng = np.random.default_rng(seed)
     chances = rng.choice([0.003, 0.009, 0.012, 0.016, 0.024, 0.03, 0.06, 0.5], size=5)
     assert [of_chance(p).p_value for p in chances] == pytest.approx(chances, rel=1e-6)
-    found = correct_column([of_chance(p) for p in chances])
+    found = judge_column([of_chance(p) for p in chances])
     for place, one in enumerate(found):
         sets = [s for size in range(1, 6) for s in itertools.combinations(range(5), size) if place in s]
         smallest = max(min(1.0, len(s) * min(chances[list(s)])) for s in sets)
@@ -105,11 +105,11 @@ def test_holm_is_the_procedure_of_all_intersections(seed: int) -> None:
 
 
 def test_what_has_nothing_to_judge_does_not_count_in_a_column() -> None:
-    found = correct_column([of_chance(0.04), compare_conditions(condition([0.9]), condition([0.5])), of_chance(0.9)])
+    found = judge_column([of_chance(0.04), compare_conditions(condition([0.9]), condition([0.5])), of_chance(0.9)])
     assert [one.verdict for one in found] == ["no difference shown", "one seed, no spread", "no difference shown"]
     assert [one.num_comparisons for one in found] == [2, 1, 2]
     assert of_chance(0.04).verdict == "better"
-    assert correct_column([]) == []
+    assert judge_column([]) == []
 
 
 def constant(value: float, contributions: np.ndarray | None = None) -> Condition:
@@ -130,7 +130,7 @@ def test_equivalence_is_two_one_sided_tests(center: float, margin: float) -> Non
     low = scipy.stats.ttest_1samp(values, -margin, alternative="greater").pvalue
     high = scipy.stats.ttest_1samp(values, margin, alternative="less").pvalue
     is_within, differs = max(low, high) <= 0.05, scipy.stats.ttest_1samp(values, 0).pvalue <= 0.05
-    (judged,) = correct_column([found], margins=[margin])
+    (judged,) = judge_column([found], margins=[margin])
     assert judged.verdict == ("better" if differs else "equivalent" if is_within else "no difference shown")
     assert found.margin is None
     assert Difference.from_values(judged.as_values()) == judged
@@ -147,13 +147,13 @@ def test_equivalence_in_a_column_is_holms_procedure_of_its_own() -> None:
     for rank, place in enumerate(np.argsort(chances)):
         still &= chances[place] <= 0.05 / (5 - rank)
         expected[place] = still
-    found = correct_column(alone, margins=margins)
+    found = judge_column(alone, margins=margins)
     assert [one.verdict == "equivalent" for one in found] == expected
     assert sum(expected) in range(1, 5)
 
 
 def test_values_are_plain_and_read_back() -> None:
-    found = correct_column(
+    found = judge_column(
         [
             compare_conditions(condition([3.0, 2.9, 3.2]), condition([0.0, 0.1, 0.0])),
             compare_conditions(condition([0.3, -0.2, 0.4]), condition([0.0, 0.1, 0.0])),

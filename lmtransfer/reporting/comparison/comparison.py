@@ -18,7 +18,7 @@ from lmtransfer.reporting.runs.scores import mean_scores
 from lmtransfer.system.printable import in_unit
 from lmtransfer.tasks.metrics.scored_examples import Predictions, ScoredExamples
 from lmtransfer.verdicts.difference import Difference
-from lmtransfer.verdicts.verdict import correct_column
+from lmtransfer.verdicts.verdict import judge_column
 
 #: A side gets an example right if the mean score of its runs is above this, and wrong if it is below.
 _HALF = 0.5
@@ -182,7 +182,7 @@ class Comparison:
 def correct_rows(rows: Sequence[GroupDifference], *, margin: float | None = None) -> tuple[GroupDifference, ...]:
     """Correct the verdicts in a table for the number of comparisons."""
     pairs = [(row.difference, in_unit(margin, row.metric)) for row in rows if row.difference is not None]
-    corrected = iter(correct_column([difference for difference, _ in pairs], margins=[limit for _, limit in pairs]))
+    corrected = iter(judge_column([difference for difference, _ in pairs], margins=[limit for _, limit in pairs]))
     return tuple(row if row.difference is None else replace(row, difference=next(corrected)) for row in rows)
 
 
@@ -194,7 +194,7 @@ def add_margin(comparison: Comparison, margin: float | None) -> Comparison:
     """
     if margin is None or comparison.difference is None:
         return comparison
-    (difference,) = correct_column([comparison.difference], margins=[in_unit(margin, comparison.sides[0].metric)])
+    (difference,) = judge_column([comparison.difference], margins=[in_unit(margin, comparison.sides[0].metric)])
     return replace(
         comparison,
         difference=difference,

@@ -37,7 +37,7 @@ from lmtransfer.tasks.metrics.scored_examples import Predictions
 from lmtransfer.verdicts.conditions import Condition
 from lmtransfer.verdicts.difference import Difference
 from lmtransfer.verdicts.spread import Spread
-from lmtransfer.verdicts.verdict import compare_conditions, correct_column
+from lmtransfer.verdicts.verdict import compare_conditions, judge_column
 
 _METHODS = {"frozen": "frozen", "full": "finetuned"}
 
@@ -394,7 +394,7 @@ def _add_comparisons(entries: Sequence[Entry]) -> list[Entry]:
 
 def _correct_verdicts(entries: Sequence[Entry], column: Sequence[Difference | None]) -> list[Difference | None]:
     pairs = [(difference, entry.margin) for entry, difference in zip(entries, column, strict=True) if difference]
-    corrected = iter(correct_column([difference for difference, _ in pairs], margins=[margin for _, margin in pairs]))
+    corrected = iter(judge_column([difference for difference, _ in pairs], margins=[margin for _, margin in pairs]))
     return [None if difference is None else next(corrected) for difference in column]
 
 
