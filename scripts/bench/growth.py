@@ -3,7 +3,7 @@
 Each command runs with three sizes, in a fresh process each time. Time should grow at most linearly: ``growth`` is the
 seconds for each further item between the second and the third size, divided by those between the first and the second.
 Memory and disk are those of the command's processes and of what it wrote. The exit status is 1 if the growth of a
-command exceeds 1.5, or if the memory of a command that reads its input in parts grows from the second to the third size.
+command exceeds 1.5, or if the memory of a command that reads its input in parts grows between the last two sizes.
 
     python -m scripts.bench.growth                     all commands, in about twenty minutes
     python -m scripts.bench.growth report predict      some of them
