@@ -44,7 +44,8 @@ def _run_at(path: str, run: Run, runs: Sequence[Run]) -> Run | None:
     for other in runs:
         if str(other.path) in names:
             return other
-    matches = [other for other in runs if other.key != run.key and _same_end(target, other)]
+    whole = f"/{target.as_posix()}"
+    matches = [other for other in runs if other.key != run.key and "/" in other.key and whole.endswith(f"/{other.key}")]
     if matches:
         return max(matches, key=lambda other: other.key.count("/"))
     if target.is_absolute() and any((Path(path) / file).is_file() for file in RUN_FILES):
@@ -120,12 +121,6 @@ def read_total(run: Run, name: str) -> float | None:
     if value is not None:
         return value
     return next((value for line in reversed(run.metrics) if (value := line.get(name)) is not None), None)
-
-
-def _same_end(path: PurePath, other: Run) -> bool:
-    """Whether a path ends with the key of a run, such as ``pretrain/imdb``."""
-    parts = tuple(other.key.split("/"))
-    return len(parts) > 1 and path.parts[-len(parts) :] == parts
 
 
 def _total(values: Sequence[float | None]) -> float | None:
