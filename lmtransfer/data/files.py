@@ -172,7 +172,7 @@ def find_file(path: str | Path) -> Path | None:
 
 
 def find_data(path: str | Path) -> Path | None:
-    """Return the file at ``path``, its compressed form, or a folder of ``Dataset.save_to_disk``; None if missing."""
+    """Return the file at ``path``, its compressed form, or the folder that ``save_to_disk`` wrote; None if missing."""
     folder = Path(path)
     return find_file(folder) or (folder if folder.is_dir() and saved_files(folder) else None)
 

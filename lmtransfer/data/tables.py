@@ -89,7 +89,8 @@ class ColumnSpec:
         likely = longest_texts(rows) if self.is_text and len(names) > 1 else None
         hint = "" if likely is None else f" ({likely[:40]} has the longest texts)"
         return (
-            f"no column {self}; the columns are {present}. Set {self.setting} to one of these{hint}, or {self.advice}"
+            f"no column named {self}; the columns are {present}. Set {self.setting} to one of these{hint}, or "
+            f"{self.advice}"
         )
 
 

@@ -57,7 +57,7 @@ class PartShares:
     """The shares of one part in the text and the vocabulary of a mixture.
 
     Attributes:
-        sampled: share of the tokens that training samples.
+        sampled: share of the tokens sampled during training that come from this part.
         passes: number of passes over the part in an epoch of the mixture: 0.5 is half of it, 3 is three passes.
         vocabulary: share of the vocabulary's pieces needed to cover 99.9 % of the part's tokens, 0 to 1.
         own: share of the vocabulary's pieces that are more frequent in this part than in any other, 0 to 1.

@@ -158,7 +158,7 @@ def _pretraining(family: Family, arguments: Mapping[str, Any], run: RunToPublish
     choice = max(choices, key=lambda choice: len(choice.losses), default=PretrainingArchitecture(family.body, {}))
     rest = [loss for loss in losses if loss not in choice.losses]
     if rest:
-        notes.append(f"the head of {', '.join(rest)} is left out, because {choice.name} has none")
+        notes.append(f"the head of {', '.join(rest)} is left out, because {choice.name} has no such head")
     tensors: dict[str, Tensor] = {}
     more: dict[str, PublishedFiles] = {}
     for head in heads:

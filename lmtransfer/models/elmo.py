@@ -181,10 +181,10 @@ def _carry_of(states: tuple[LstmState, ...], batch: PackedBatch) -> tuple[LstmSt
 class ElmoEncoder(BilmEncoder):
     """A character CNN over words, then LSTMs in both directions.
 
-    Where we differ from the published training (allenai/bilm-tf): there, each direction reads its own stream (the
-    backward stream consists of reversed sentences), and both carry their states from window to window. Here, both read
-    the same window, and the backward direction starts from a zero state at the end of the window, because the following
-    text has not been read yet.
+    This differs from the published training (allenai/bilm-tf). There, each direction reads its own stream (the backward
+    stream consists of reversed sentences), and both carry their states from window to window. Here, both read the same
+    window, and the backward direction starts from a zero state at the end of the window, because the following text
+    has not been read yet.
 
     Args:
         vocab_size: number of words that the objective predicts; the encoder can read any word.

@@ -25,8 +25,8 @@ class TransformerXlEncoder(RelativeEncoder):
     The memory is the recurrent state: the inputs of each layer at the last ``memory_length`` tokens, (R, M, D) per
     layer. No gradient flows through the memory. Without a recurrent state, the encoder is stateless.
 
-    Where we differ from the published code: one softmax over the vocabulary instead of an adaptive one, and no dropout
-    inside the feed-forward layers.
+    Where we differ from the published code: there is one softmax over the vocabulary instead of an adaptive one, and
+    there is no dropout inside the feed-forward layers.
 
     Args:
         max_length: maximum sequence length in tokens, excluding the memory.

@@ -62,8 +62,9 @@ class GeneratorObjective(Objective):
     both losses. With "disentangled" (He et al. 2021, section 3), the generator's token embedding learns from the
     generator's loss. The encoder's token embedding is that table plus a difference, which learns only from the
     encoder's loss. A checkpoint contains the encoder's table as an ordinary table, the generator's table and the
-    difference. Where we differ from the published code, which also disentangles positions: unless tied, the generator's
-    position and segment embeddings and their norm start as copies and are then trained separately.
+    difference. This differs from the published code, which also disentangles positions: here, unless the embeddings are
+    tied, the generator's position and segment embeddings and their norm start as copies and are then trained
+    separately.
 
     ``generator_start=encoder`` is for an encoder that has already been trained, ideally as a masked language model, in
     an earlier phase or in ``init``. The generator then starts with copies of the encoder's layers and of its "mlm"

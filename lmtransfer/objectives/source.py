@@ -183,7 +183,7 @@ class PretrainingSource(Source):
     def _uniform(
         self, epoch: int, row_ids: Sequence[int] | np.ndarray, corrupted: Sequence[CorruptedRow], *, size: int
     ) -> np.ndarray:
-        """Sample a number for each target as a function of (seed, epoch, row), padded with 0 up to ``size``."""
+        """Return a random number for each target as a function of (seed, epoch, row), padded with zeros to ``size``."""
         uniform, end = np.zeros(size, dtype=np.float32), 0
         rngs = generators(self.seed, "sample", epoch, indices=np.asarray(row_ids))
         for rng, part in zip(rngs, corrupted, strict=True):

@@ -26,7 +26,7 @@ NEEDS = ("context_left", "context_right")
 
 @dataclass(frozen=True, slots=True)
 class Contexts:
-    """The words of a batch that have context words, end to end, so that context words are adjacent.
+    """The words of a batch that have context words. Other tokens are left out, so a word's neighbors are its contexts.
 
     Attributes:
         positions_N: positions of the words in the batch.

@@ -233,7 +233,7 @@ def _default_name(cfg: DictConfig, saved: SavedRun, lengths: list[int] | None) -
 
 
 def _measurement(cfg: DictConfig, saved: SavedRun, hardware: Hardware) -> Measurement:
-    """Load the run's model, and its corpus, or ``cfg.corpus`` if set, tokenized with the run's tokenizer."""
+    """Load the run's model; and tokenize ``cfg.corpus``, or else the run's own corpus, with the run's tokenizer."""
     config: Any = OmegaConf.create(saved.config)
     config.init = saved.reference
     config.data_root = cfg.data_root or saved.data_root

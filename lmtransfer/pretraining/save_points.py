@@ -105,7 +105,7 @@ def check_track(train: TrainSettings, *, text_words: int) -> None:
 
 
 def convert_words(train: TrainSettings, tokens_per_word: Callable[[], float]) -> TrainSettings:
-    """Convert budgets and points in words to tokens, including special tokens."""
+    """Convert budgets and save points from words to tokens, including special tokens."""
     budget, points = word_budget(train), word_points(train)
     if points and train.save_at:
         raise ConfigError("train.save_at and train.save_at_words are both set; keep one")

@@ -279,7 +279,7 @@ def _check_columns(schema: pa.Schema, types: Mapping[str, pa.DataType]) -> None:
     for name, kind in types.items():
         places = schema.get_all_field_indices(name)
         if len(places) != 1:
-            raise ValueError(f"it has {'no column' if not places else 'several columns'} {name}")
+            raise ValueError(f"it has {'no column' if not places else 'several columns'} named {name}")
         if (column_type := schema.field(places[0]).type) != kind:
             raise ValueError(f"the column {name} has the type {column_type}, but must have the type {kind}")
 

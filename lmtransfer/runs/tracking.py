@@ -81,7 +81,7 @@ def open_trackers(nodes: Mapping[str, Any], directory: RunDirectory, *, quiet: b
 
 
 def _describe(directory: RunDirectory) -> TrackedRun:
-    """Return the description of a run for services; the runs of a study have the group ``study/<its name>``."""
+    """Return a run's description to send to tracking services; a study's runs have the group ``study/<its name>``."""
     config = directory.read_config()
     root = Path(config["output_root"]).absolute()
     command, name, *_ = parts = directory.path.relative_to(root).parts

@@ -88,7 +88,8 @@ def decide() -> None:
 def stopped_by() -> int | None:
     """Return the number of the signal that stopped this command; None if there was none.
 
-    If ``Stopped`` is raised during an import, it can appear as an ``ImportError``; while a file is read, as a bad file.
+    ``Stopped`` can surface as a different error. During an import, it can become an ``ImportError``. While a file is
+    read, it can become an error that says that the file is bad.
     """
     return _Ending.stopped_by
 

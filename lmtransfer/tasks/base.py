@@ -166,7 +166,7 @@ class Task(ABC):
         return None
 
     def scored_examples(self, examples: Sequence[Any], answers: Sequence[Any]) -> ScoredExamples | None:
-        """Return the answers and each example's contribution to the metrics; None if they cannot be stored singly."""
+        """Return answers and each example's contribution to the metrics; None if these cannot be stored per example."""
         return None
 
     def calibration(self, encoded: EncodedExamples, outputs: np.ndarray) -> dict[str, Any] | None:

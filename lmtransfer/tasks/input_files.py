@@ -141,7 +141,8 @@ class Reader(ABC):
         column_settings = [*source.columns, *(["delimiter"] if source.delimiter else [])]
         if column_settings and not (self.has_columns and source.file_format != "text"):
             raise ConfigError(
-                f"{column_settings[0]}: format={source.file_format} has no columns; leave out this setting"
+                f"{column_settings[0]} does not apply to format={source.file_format}, which has no columns; leave out "
+                f"{column_settings[0]}"
             )
         if source.file_format == "text":
             return source.each_line(lambda line, where, name: self.parse_line(line, where, name, source.notes))

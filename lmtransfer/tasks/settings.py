@@ -59,7 +59,7 @@ class HubSource:
         missing = [column for column in columns if column not in table.column_names]
         if missing:
             raise DataError(
-                f"{self.origin(split)}: no column {', '.join(missing)}; the columns are "
+                f"{self.origin(split)}: no column named {' or '.join(missing)}; the columns are "
                 f"{', '.join(table.column_names)}{advice}"
             )
         return table

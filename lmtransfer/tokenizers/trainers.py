@@ -370,7 +370,7 @@ class SentencePieceTrainer(TokenizerTrainer):
     def __post_init__(self) -> None:
         problems = [] if self.kind in ("unigram", "bpe") else [f"tokenizer.kind={self.kind} must be unigram or bpe"]
         if not 0.98 <= self.character_coverage <= 1:
-            problems.append(f"tokenizer.character_coverage={self.character_coverage} must be from 0.98 to 1")
+            problems.append(f"tokenizer.character_coverage={self.character_coverage} must be between 0.98 and 1")
         self.check(problems, vocab_size=len(SPECIALS) + 1 + 256 * self.byte_fallback)
 
     @property

@@ -96,7 +96,7 @@ class Head(nn.Module):
 
     @property
     def graph_outputs(self) -> tuple[str, ...]:
-        """Names of the outputs of an exported graph; see the class."""
+        """Names of the outputs of an exported graph (see ``Head``)."""
         return ("logits",)
 
     @classmethod

@@ -391,7 +391,7 @@ def written(folder: Path, about: dict[str, Any] | None = None, **changes: Any) -
 @pytest.mark.parametrize(
     ("changes", "names"),
     [
-        ({"key": None}, ("no column key",)),
+        ({"key": None}, ("no column named key",)),
         ({"about": {"format": 1}}, ("version",)),
         ({"about": {"kind": "magic"}}, ("kind", "'magic'")),
         ({"about": {"labels": "xyz"}}, ("labels", "list")),
@@ -406,7 +406,7 @@ def written(folder: Path, about: dict[str, Any] | None = None, **changes: Any) -
         ({"class": lambda a: ["none such"] * len(a)}, ("none such",)),
         ({"probability": np.full(NUM, 1.5, dtype=np.float32)}, ("probability",)),
         ({"probability": np.full(NUM, np.nan, dtype=np.float32)}, ("probability", "finite")),
-        ({"score_of_accuracy": None}, ("no column score/accuracy",)),
+        ({"score_of_accuracy": None}, ("no column named score/accuracy",)),
         ({"id": lambda a: ["x" * 4000] * len(a)}, ("text", "long")),
         ({"score_of_accuracy": lambda a: [math.inf] * len(a)}, ("number", "finite")),
         ({"score_of_accuracy": lambda a: [1e308] * len(a)}, ("number", "larger")),

@@ -109,7 +109,8 @@ class BaseCorpus(Corpus):
         ]
         if not 0 <= self.validation_fraction < 1:
             problems.append(
-                f"corpus.validation_fraction={self.validation_fraction} must be from 0 (no validation) to less than 1"
+                f"corpus.validation_fraction={self.validation_fraction} must be at least 0 (no validation) and less "
+                "than 1"
             )
         if problems:
             raise ConfigError(problems)

@@ -58,8 +58,8 @@ def shuffle(items: Iterator[_Item], *, buffer: int) -> Iterator[_Item]:
 def check_dataset_folder(folder: Path) -> None:
     """Check that a local data set names only files in its own folder; `datasets` would read any file that is named.
 
-    A folder of ``save_to_disk`` names its files in ``state.json`` and ``dataset_dict.json``; a copy of a repository
-    names them in the ``configs`` of its card.
+    A folder written by ``save_to_disk`` names its files in ``state.json`` and ``dataset_dict.json``; a copy of a
+    repository names them in the ``configs`` of its card.
     """
     from huggingface_hub.repocard import REGEX_YAML_BLOCK
 
@@ -156,8 +156,8 @@ class HubCorpus(BaseCorpus):
         if columns and self.text_field not in columns:
             names = ", ".join(columns)
             raise DataError(
-                f"{self.dataset}: no column `{self.text_field}`; the columns are {names}. Set corpus.text_field to "
-                "one of them"
+                f"{self.dataset}: no column named `{self.text_field}`; the columns are {names}. Set corpus.text_field "
+                "to one of them"
             )
         return loaded.select_columns([self.text_field])
 

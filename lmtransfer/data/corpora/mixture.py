@@ -56,7 +56,7 @@ class Sampling:
         names = list(parts)
         part_list = f"the parts are {', '.join(names)}"
         if not 0 <= self.alpha <= 1:
-            yield f"corpus.alpha={self.alpha} must be from 0 (all parts equally) to 1 (by their size)"
+            yield f"corpus.alpha={self.alpha} must be between 0 (all parts equally) and 1 (by their size)"
         settings = {"weights": self.weights or {}, "max_tokens": self.max_tokens, "max_epochs": self.max_epochs}
         for key, values in settings.items():
             for name, value in values.items():
@@ -66,7 +66,7 @@ class Sampling:
                     yield f"corpus.{key}.{name}={value:g} must be greater than 0"
         missing = [name for name in names if self.weights is not None and name not in self.weights]
         if missing:
-            yield f"corpus.weights: has no weight for {', '.join(missing)}; give every part a weight ({part_list})"
+            yield f"corpus.weights has no weight for {', '.join(missing)}; give every part a weight ({part_list})"
 
     @property
     def has_caps(self) -> bool:

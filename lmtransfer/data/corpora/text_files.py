@@ -66,7 +66,7 @@ def locate(paths: str | Sequence[str], *, key: str = "corpus.path") -> CorpusFil
     """Find the files that ``paths``, the value of the setting ``key``, refers to.
 
     Each entry is a file (its name also matches a compressed file), a folder, which is searched recursively for texts
-    and may be a folder of ``datasets.save_to_disk``, or a pattern with ``*``; or the address of one of these, such as
+    and may be written by ``Dataset.save_to_disk``, or a pattern with ``*``; or the address of one of these, such as
     ``s3://bucket/folder``. Relative paths start at the folder where the command was started. In a folder, hidden files
     and compressed copies of uncompressed files are skipped.
     """

@@ -163,7 +163,7 @@ def part_charts(entries: Sequence[Entry], labels: Mapping[str, str]) -> list[Cha
 
 
 def part_panels(run: Run, seeds: Sequence[Run] = ()) -> tuple[Panel, ...]:
-    """Build a panel of the loss on each part of a mixture, and one of the parts' shares if these are known.
+    """Build a panel of the loss on each part of a mixture and, if the parts' shares are known, one that shows them.
 
     Args:
         seeds: the runs of the seeds, if the run has several; only validations that all seeds have are used.

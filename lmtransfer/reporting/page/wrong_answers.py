@@ -247,8 +247,8 @@ class ExampleText:
 
     Attributes:
         content: a text, a pair of texts, the words of a sentence, or a question, its passage and earlier turns.
-        gold_start: the index in the passage at which the gold answer starts; None if there is no answer or this is
-            unknown.
+        gold_start: the index in the passage at which the gold answer starts; None if there is no answer or its
+            position is unknown.
     """
 
     content: tuple[str, ...]
@@ -276,7 +276,7 @@ class Texts(Protocol):
 
 
 class NoTexts(Texts):
-    """Finds no texts, for reports that must not read task data."""
+    """A finder that never returns texts, for reports that must not read task data."""
 
     @override
     def find(self, run: Run, predictions: Predictions, keys: Sequence[int]) -> TextLookup:

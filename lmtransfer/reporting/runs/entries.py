@@ -346,7 +346,7 @@ def _identity(entry: Entry) -> tuple[str, str]:
 
 
 def _details(entry: Entry) -> tuple[str, ...]:
-    """Return details that may distinguish a task from others with its name, most informative first."""
+    """Return details that may distinguish a task from others that have the same name, most informative first."""
     task, result = entry.run.config.get("task") or {}, entry.run.result
     files = task.get("files")
     file = task.get(entry.split) or (files.get(entry.split) if isinstance(files, Mapping) else None)

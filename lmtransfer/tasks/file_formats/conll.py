@@ -164,7 +164,7 @@ def _blocks(path: Path, notes: Notes) -> Iterator[list[tuple[int, str]]]:
 
 
 def scheme_of(sentences: Iterable[Sequence[str]]) -> tuple[Literal["words", "bio", "iob1"], str]:
-    """Recognize the meaning of tags: properties of single words, or spans, with the usual name of the span encoding.
+    """Determine whether tags describe single words or mark spans and, for spans, the usual name of their encoding.
 
     Tags mark spans if each of them is ``O`` or a prefix with a kind (``B-PER``), or if all are ``O``, ``B``, ``I`` and
     the like. The encoding is IOB1 if ``B-`` begins only spans that follow another span of the same kind, and ``I-``

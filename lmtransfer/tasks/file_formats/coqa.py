@@ -231,7 +231,7 @@ def _answer(node: JsonNode, question_id: str, story: str, kinds: Sequence[str], 
 
 
 def _problem(story: str, start: int, end: int, evidence: str) -> str | None:
-    """Describe the problem with an answer's evidence; None if there is none."""
+    """Return a description of what is wrong with an answer's evidence; None if nothing is."""
     if not 0 <= start < end <= len(story):
         return f"span_start={start}, span_end={end} is not a range of the story's {len(story):,} characters"
     if not evidence.strip() or evidence.split() != story[start:end].split():

@@ -78,7 +78,7 @@ class JsonNode:
         return [JsonNode(value, self, place) for place, value in enumerate(self.value)]
 
     def text(self) -> str:
-        """Return a text, which may be empty."""
+        """Return the value, which must be a text but may be empty."""
         if not isinstance(self.value, str):
             raise self._wrong_type("text")
         if not self.value.isascii() and (half := _SURROGATES.search(self.value)):
@@ -90,7 +90,7 @@ class JsonNode:
         return self.value
 
     def nonblank_text(self) -> str:
-        """Return a text that is not blank."""
+        """Return the value, which must be a text that is not blank."""
         text = self.text()
         if not text.strip():
             raise DataError(

@@ -257,8 +257,8 @@ def quac_scores(
 
     - ``f1``: mean F1 (:func:`quac_f1`); ``unfiltered_f1``: mean F1 over all questions.
     - ``heq_q``: share of questions whose F1 reaches the human F1 (:func:`human_f1`).
-    - ``heq_d``: share of dialogues in which all these questions reach the human F1, including dialogues without such
-      questions.
+    - ``heq_d``: share of dialogues in which every question on which people agree reaches the human F1; a dialogue
+      without such questions is included in this share.
     - ``human_f1``: mean human F1; ``unanswerable``: share of unanswerable questions with no answer predicted (absent if
       there are no unanswerable questions).
 

@@ -70,7 +70,7 @@ _QUESTIONS = {"cause": "What was the cause of this?", "effect": "What happened a
 
 
 class ChoiceReader(Reader):
-    """A reader for lines ``text [SEP] first choice [SEP] second choice``."""
+    """A reader for lines of the form ``text [SEP] first choice [SEP] second choice``."""
 
     formats = ("text",)
 

@@ -126,7 +126,7 @@ def _read(path: Path) -> list[ReadWord]:
         raise DataError(f"{path}: not a comma-separated table ({error})") from None
     missing = [name for name in (*_TEXTS, *_NUMBERS) if name not in table]
     if missing:
-        raise DataError(f"{path}: no column {', '.join(missing)}; the columns are {', '.join(table)}")
+        raise DataError(f"{path}: no column named {' or '.join(missing)}; the columns are {', '.join(table)}")
     numbers = table[list(_NUMBERS)].apply(pd.to_numeric, errors="coerce").to_numpy(dtype=np.float64)
     texts = table[list(_TEXTS)].to_numpy()
     return [

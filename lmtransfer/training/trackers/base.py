@@ -88,7 +88,7 @@ class Service(ABC):
 
     @abstractmethod
     def log(self, step: int, numbers: Mapping[str, float]) -> None:
-        """Write the numbers of a step; steps only increase, even across resumed runs."""
+        """Write the values logged at a step; step numbers only increase, even across resumed runs."""
 
     @abstractmethod
     def finish(self, outcome: Outcome, result: Mapping[str, float], *, step: int) -> None:

@@ -31,8 +31,8 @@ class RotaryPositions(NamedTuple):
     def rotate(self, states: Tensor) -> Tensor:
         """Rotate queries or keys (T, ..., K) by the angles of their tokens, in float32 or wider.
 
-        Where we differ from the paper: we pair feature p with feature p + K / 2, as GPT-NeoX and ModernBERT do, and the
-        paper pairs neighbors (2p, 2p + 1). The results differ only in the order of the features.
+        Where we differ from the paper: we pair feature p with feature p + K / 2, as GPT-NeoX and ModernBERT do, whereas
+        the paper pairs neighbors (2p, 2p + 1). The results differ only in the order of the features.
         """
         shape = (-1, *(1,) * (states.dim() - 2), self.cos_TP.shape[-1])
         cos, sin = self.cos_TP.view(shape), self.sin_TP.view(shape)
