@@ -286,7 +286,7 @@ def test_the_hub_serves_splits_without_files(monkeypatch: pytest.MonkeyPatch, tm
     examples = made.examples("dev")
     assert [example.answers and example.answers[0].text for example in examples] == ["Ann", ()]
     del columns["answers"]
-    with refuses(DataError, "column answers"):
+    with refuses(DataError, "column named answers"):
         made.examples("dev")
 
 

@@ -197,7 +197,7 @@ def test_hub_tags_are_matched_by_name_not_by_number(tmp_path: Path, monkeypatch:
     hub([[1, -1], [0]])  # -1 is not the last name in the list
     with refuses(DataError, "some/data validation:0", "-1"):
         task(tmp_path, **settings, labels=["B-LOC", "B-PER", "O"], hub_columns=["tokens", "ner_tags"]).examples("dev")
-    with refuses(DataError, "column tags", "tokens, ner_tags", "task.hub_columns"):
+    with refuses(DataError, "column named tags", "tokens, ner_tags", "task.hub_columns"):
         task(tmp_path, **settings, labels=["B-LOC", "O"]).examples("dev")
 
 
