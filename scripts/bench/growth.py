@@ -100,7 +100,7 @@ def _growth(sizes: Sequence[int], seconds: Sequence[float]) -> float:
     before, after = seconds[1] - seconds[0], seconds[2] - seconds[1]
     if after < _NOISE:
         return 0.0
-    return (after / (sizes[2] - sizes[1])) / (max(before, 0.5) / (sizes[1] - sizes[0]))
+    return (after / (sizes[2] - sizes[1])) / (max(before, _NOISE / 2) / (sizes[1] - sizes[0]))
 
 
 def _cases() -> dict[str, Case]:
@@ -123,7 +123,8 @@ def _cases() -> dict[str, Case]:
 def _prepare(count: int) -> tuple[list[str], Path]:
     cache = Path(f"cache-{count}")
     words = ["prepare", "corpus=text", f"corpus.path={text_file(count)}", f"cache_dir={cache}"]
-    return [*words, "tokenizer=wordpiece", "tokenizer.vocab_size=4000"], cache
+    sample = "tokenizer.max_characters=1_000_000"  # the sample that a vocabulary is trained on is kept in memory
+    return [*words, "tokenizer=wordpiece", "tokenizer.vocab_size=4000", sample], cache
 
 
 def _open(count: int, objective: str) -> tuple[list[str], Path]:
