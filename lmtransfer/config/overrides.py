@@ -206,8 +206,7 @@ def parse(override: str) -> Override:
     if result is None:
         raise ConfigError(
             f"{override}: this cannot be read as key=value; write a list as [a,b] and a mapping as {{a:1,b:2}}, and "
-            "quote "
-            "text with brackets or commas twice: \"key='a, b'\""
+            "quote text with brackets or commas twice: \"key='a, b'\""
         )
     return result
 

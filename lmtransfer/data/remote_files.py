@@ -1,8 +1,8 @@
 """Files at addresses such as ``s3://bucket/folder/file.jsonl.gz``, which fsspec lists and opens.
 
-The package of a protocol (s3fs for ``s3://``, gcsfs for ``gs://``) and its credentials are the user's: they stand where
-that package looks for them. An address that contains credentials is refused, because run directories and messages
-contain addresses.
+The user installs the protocol's package (s3fs for ``s3://``, gcsfs for ``gs://``) and stores the credentials where that
+package looks for them. An address that contains credentials is refused, because addresses appear in run directories and
+messages.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _BLOCK_BYTES = 1 << 23
 
 @dataclass(frozen=True, slots=True)
 class RemoteFile:
-    """A file at an address; its names are those of ``Path``."""
+    """A file at an address, with the attributes of ``Path`` that reading needs."""
 
     address: str
 

@@ -166,8 +166,7 @@ def _read_pickle(path: Path) -> dict[str, Tensor]:
     if not isinstance(content, Mapping) or not all(isinstance(name, str) for name in content):
         raise CheckpointError(
             f"{path}: the file must hold a dictionary of tensors by name, but holds a {type(content).__name__}; save "
-            "the "
-            "state_dict of the model"
+            "the state_dict of the model"
         )
     unknown = [name for name, value in content.items() if not isinstance(value, Tensor)]
     if unknown:
@@ -185,8 +184,7 @@ def _read_shards(index: Path, read: Callable[[Path], dict[str, Tensor]]) -> dict
     if outside:
         raise CheckpointError(
             f"{index}: the index names files outside its own folder, which is not allowed: {', '.join(outside[:5])}; "
-            "download it "
-            "again"
+            "download it again"
         )
     missing = [shard for shard in shards if not (index.parent / shard).is_file()]
     if missing:

@@ -277,8 +277,7 @@ class ExtendedTokenizer(Tokenizer):
         if base.fingerprint != description.get("base"):
             raise CheckpointError(
                 f"{Path(folder) / BASE_FOLDER}: this is not the tokenizer that {cls.model_file} extends; copy the "
-                "whole "
-                "folder again"
+                "whole folder again"
             )
         return cls(base, model.decode("utf-8", "replace").split("\n")[:-1])
 

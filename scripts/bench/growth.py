@@ -234,7 +234,7 @@ def _measure(words: Sequence[str], output: Path) -> Cost:
     process = subprocess.Popen(_command(words), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     whole, memory = psutil.Process(process.pid), 0
     while process.poll() is None:
-        memory = max(memory, resident(whole))
+        memory = max(memory, _resident(whole))
         time.sleep(0.02)
     seconds = time.perf_counter() - start
     if process.returncode:
@@ -243,7 +243,7 @@ def _measure(words: Sequence[str], output: Path) -> Cost:
     return Cost(seconds, memory, sum(file.stat().st_size for file in files if file.is_file()))
 
 
-def resident(process: psutil.Process) -> int:
+def _resident(process: psutil.Process) -> int:
     """Return the resident bytes of a process and its children; memory that they share counts for each of them."""
     total = 0
     try:

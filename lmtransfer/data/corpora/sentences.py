@@ -16,7 +16,7 @@ MAX_CHARACTERS = 4000
 _CLOSERS = "\"'\u2019\u201d\u201c\u00bb\u203a)\\]}"
 _CONTINUES = frozenset(".,;:!?)]}%/\u2026")
 _MARKS = r".!?\u2026\u061f\u06d4\u0964\u0965\u0589\u1362\u17d4\u104b"
-_FULL_WIDTH_MARKS = r"\u3002\uff01\uff1f\uff61"
+_FULL_WIDTH_MARKS = "\u3002\uff01\uff1f\uff61"
 #: Where a sentence may end: at a line end, at marks before white space, or at full-width marks. The expression begins
 #: with one class of characters, because the search for a class is several times as fast as for alternatives. A run of
 #: marks is tried only from its first character, and without backtracking, so that a long run takes linear time.
@@ -26,8 +26,6 @@ _CANDIDATE = re.compile(
     rf"|(?<=[{_MARKS}])(?<![{_MARKS}]{{2}})[{_MARKS}]*+[{_CLOSERS}]*+(?:[^\S\n]\u00bb)?\s+"
     rf"|(?<=[{_FULL_WIDTH_MARKS}])[{_FULL_WIDTH_MARKS}]*[\u300d\u300f\u201d\u2019\uff09\u3011]*\s*)"
 )
-#: A line end and full-width marks end a sentence, whatever follows.
-_ALWAYS_END = "\n\u3002\uff01\uff1f\uff61"
 _LAST_WORD = re.compile(r"[^\s()\[\]{}\"'\u2018\u201c\u00ab\u2014/]*+$")
 _INNER_STOP = re.compile(r"\w\.\w")
 _ROMAN_DIGITS = frozenset("ivxlcIVXLC")
@@ -79,7 +77,7 @@ def _ends_sentence(text: str, start: int, end: int) -> bool:
     if end == len(text):
         return True
     mark, following = text[start], text[end]
-    if mark in _ALWAYS_END or "\n" in text[start:end]:
+    if mark in _FULL_WIDTH_MARKS or "\n" in text[start:end]:
         return True
     if following.islower() or following in _CONTINUES:
         return False

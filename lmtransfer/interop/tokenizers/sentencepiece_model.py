@@ -132,8 +132,7 @@ def _reorder_as_fairseq(proto: ModelProto, source: str) -> None:
     if [piece.piece for piece in proto.pieces[:3]] != ["<unk>", "<s>", "</s>"]:
         raise CheckpointError(
             f"{source}: the vocabulary must begin with the pieces <unk>, <s>, </s>, as in XLM-R; the file may be "
-            "damaged: download or "
-            "copy it again"
+            "damaged: download or copy it again"
         )
     unknown, begin, end = proto.pieces[:3]
     pad, mask = (ModelProto.SentencePiece(piece=text, type=begin.type) for text in ("<pad>", "<mask>"))

@@ -394,8 +394,7 @@ def _read_byte_bpe(vocab: Path, merges: Path, settings: Mapping[str, Any]) -> by
     if not set(byte_letters()) <= set(vocabulary):
         raise CheckpointError(
             f"{vocab}: the vocabulary lacks some of the 256 bytes, all of which are pieces in GPT-2 and RoBERTa: save "
-            "this tokenizer "
-            f"{AS_JSON}"
+            f"this tokenizer {AS_JSON}"
         )
     pairs = []
     for number, line in enumerate(_text(merges).split("\n"), start=1):

@@ -273,8 +273,7 @@ class Tagging(Task):
             if name_format is not None:
                 raise DataError(
                     f"{source}: the name has the suffix of a {name_format} file, but task.file_format=conll reads "
-                    "columns: set "
-                    f"task.file_format={name_format}, or rename the file"
+                    f"columns: set task.file_format={name_format}, or rename the file"
                 )
             word, tag = int(self._word_column), None if self._tag_column is None else int(self._tag_column)
             return read_conll(source, word_column=word, tag_column=tag, with_gold=with_gold, notes=notes)
