@@ -40,6 +40,11 @@ def test_the_contents_name_every_guide() -> None:
         assert f"](lmtransfer/guides/{subject}.md)" in FILES[0].read_text(encoding="utf-8")
 
 
+def test_the_site_has_a_place_for_every_guide() -> None:
+    navigation = (ROOT / ".github" / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:")[2]
+    assert set(re.findall(r"(\w+)\.md$", navigation, flags=re.MULTILINE)) >= {*main_help.subjects(), "README", "RESULTS"}
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_every_link_leads_to_a_file_and_a_heading(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
