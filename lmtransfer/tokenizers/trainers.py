@@ -9,9 +9,11 @@ import re
 import unicodedata
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from hashlib import sha256
+from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -24,9 +26,9 @@ from lmtransfer.config.types import Count, Whole
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.randomness import generator
 from lmtransfer.tokenizers.base import SPECIALS, Tokenizer, replace_surrogates
-from lmtransfer.tokenizers.byte_bpe import ByteBpeTokenizer, space_words
+from lmtransfer.tokenizers.byte_bpe import ByteBpeTokenizer
 from lmtransfer.tokenizers.sentencepiece import SentencePieceTokenizer
-from lmtransfer.tokenizers.wordpiece import INSIDE, WordPieceTokenizer, library_of
+from lmtransfer.tokenizers.wordpiece import INSIDE, WordPieceTokenizer, ascii_parts, library_of, split_as_bert
 from lmtransfer.tokenizers.words import WordTokenizer, split_words
 
 MAX_LINE_CHARACTERS = 4096
@@ -202,8 +204,10 @@ class ByteBpeTrainer(TokenizerTrainer):
         if self.lowercase:
             library.normalizer = normalizers.Lowercase()
         library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-        library.train_from_iterator(
-            map(space_words, sample),
+        words = _count_parts(chain.from_iterable(map(str.split, sample)), lambda word: _cut_by(library, " " + word))
+        _train_on_words(
+            library,
+            words,
             trainers.BpeTrainer(
                 vocab_size=self.vocab_size,
                 min_frequency=self.min_frequency,
@@ -221,6 +225,7 @@ class ByteBpeTrainer(TokenizerTrainer):
 
 
 _LINES_WITH_ACCENTS = 2000
+_REPEATS = 1000  # of a word in one text
 _WORDPIECE_VERSION = 2  # increase it when the same settings and text would give another vocabulary
 
 
@@ -248,8 +253,12 @@ class WordPieceTrainer(TokenizerTrainer):
     @override
     def train_on(self, sample: Sequence[str], counts: LineCounts) -> WordPieceTokenizer:
         library = library_of(models.WordPiece(unk_token=SPECIALS[0]), lowercase=self.lowercase)
-        clean = [library.normalizer.normalize_str(replace_surrogates(line)) for line in sample]
-        words = Counter(word for line in clean for word, _ in library.pre_tokenizer.pre_tokenize_str(line))
+
+        def cut(word: str) -> list[str]:
+            is_plain = word.isascii() and word.isprintable()
+            return ascii_parts(word, lowercase=self.lowercase) if is_plain else _cut_by(library, word)
+
+        words = _count_parts(chain.from_iterable(map(split_as_bert, sample)), cut)
         frequencies = _character_frequencies(words)
         ranked = sorted(frequencies, key=lambda character: (-frequencies[character], character))
         alphabet = set(ranked[: self.max_alphabet])  # among equally frequent characters, the first in Unicode order
@@ -262,8 +271,9 @@ class WordPieceTrainer(TokenizerTrainer):
                 f"its characters alone; set tokenizer.vocab_size={smallest} or more, or lower tokenizer.max_alphabet "
                 f"(now {self.max_alphabet})"
             )
-        library.train_from_iterator(
-            clean,
+        _train_on_words(
+            library,
+            words,
             trainers.WordPieceTrainer(
                 vocab_size=self.vocab_size,
                 min_frequency=self.min_frequency,
@@ -280,6 +290,36 @@ class WordPieceTrainer(TokenizerTrainer):
         lost = _lost_accents(sample, library.normalizer) if self.lowercase else {}
         training = {"num_characters": len(frequencies), **lost}
         return WordPieceTokenizer(pieces, lowercase=self.lowercase, training=training)
+
+
+def _count_parts(words: Iterable[str], cut: Callable[[str], list[str]]) -> Counter[str]:
+    """Count the parts into which ``cut`` divides words; each distinct word is cut only once."""
+    parts: Counter[str] = Counter()
+    for word, count in Counter(words).items():
+        for part in cut(word):
+            parts[part] += count
+    return parts
+
+
+def _cut_by(library: tokenizers.Tokenizer, word: str) -> list[str]:
+    """Return the parts of a word, as a library tokenizer passes them to its model."""
+    clean = replace_surrogates(word)
+    if library.normalizer is not None:
+        clean = library.normalizer.normalize_str(clean)
+    return [part for part, _ in library.pre_tokenizer.pre_tokenize_str(clean)]
+
+
+def _train_on_words(library: tokenizers.Tokenizer, words: Counter[str], trainer: trainers.Trainer) -> None:
+    """Train the model of a library tokenizer on counted words, which are neither normalized nor cut again."""
+    counting = tokenizers.Tokenizer(library.model)
+    counting.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    texts = (
+        f"{word} " * min(count - start, _REPEATS)
+        for word, count in words.items()
+        for start in range(0, count, _REPEATS)
+    )
+    counting.train_from_iterator(texts, trainer)
+    library.model = counting.model
 
 
 def _lost_accents(sample: Sequence[str], normalizer: normalizers.Normalizer) -> dict[str, Any]:
@@ -335,9 +375,8 @@ class WordTokenizerTrainer(TokenizerTrainer):
     @override
     def train_on(self, sample: Sequence[str], counts: LineCounts) -> WordTokenizer:
         """Build a tokenizer of the most frequent words; ``training`` holds the share of the text that they cover."""
-        frequencies: Counter[str] = Counter()
-        for line in sample:
-            frequencies.update(split_words(line, lowercase=self.lowercase))
+        split = partial(split_words, lowercase=self.lowercase)
+        frequencies = _count_parts(chain.from_iterable(map(str.split, sample)), split)
         frequent = ((word, count) for word, count in frequencies.items() if count >= self.min_frequency)
         ranked = sorted(frequent, key=lambda item: (-item[1], item[0]))[: self.vocab_size - len(SPECIALS)]
         if not ranked:

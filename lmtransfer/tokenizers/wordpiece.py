@@ -189,10 +189,18 @@ def library_of(model: models.WordPiece, *, lowercase: bool) -> tokenizers.Tokeni
 
 def bert_memo(library: tokenizers.Tokenizer, *, lowercase: bool) -> WordMemo:
     """Return a memo for a library tokenizer that cleans and splits text as BERT does."""
-    parts = part_memo(library, lambda word: _ASCII_PARTS.findall(word.lower() if lowercase else word))
-    return WordMemo(
-        split=lambda text: [text] if _JOINING_SPACE.search(text) else text.split(), encode_words=parts.encode
-    )
+    parts = part_memo(library, partial(ascii_parts, lowercase=lowercase))
+    return WordMemo(split=split_as_bert, encode_words=parts.encode)
+
+
+def ascii_parts(word: str, *, lowercase: bool) -> list[str]:
+    """Return what a library tokenizer of ``library_of`` makes of printable ASCII text, much faster than the library."""
+    return _ASCII_PARTS.findall(word.lower() if lowercase else word)
+
+
+def split_as_bert(text: str) -> list[str]:
+    """Split a text at white space; BERT cuts the words further, but never looks across white space."""
+    return [text] if _JOINING_SPACE.search(text) else text.split()
 
 
 def _take_accents(text: str, spans: np.ndarray) -> None:

@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tracemalloc
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import tokenizers
 from omegaconf import OmegaConf
 from support.refusals import refuses
+from tokenizers import models, normalizers, pre_tokenizers
+from tokenizers.trainers import BpeTrainer as BpeLibraryTrainer
+from tokenizers.trainers import WordPieceTrainer as WordPieceLibraryTrainer
 
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.tokenizers import trainers
+from lmtransfer.tokenizers.base import SPECIALS, replace_surrogates
+from lmtransfer.tokenizers.byte_bpe import space_words
 from lmtransfer.tokenizers.trainers import (
     ByteBpeTrainer,
     SentencePieceTrainer,
     TokenizerTrainer,
     WordPieceTrainer,
+    WordTokenizerTrainer,
     sample_lines,
 )
+from lmtransfer.tokenizers.wordpiece import library_of
+from lmtransfer.tokenizers.words import split_words
 
 TEXT = "the old man sea boat river valley child plays on banks in summer and reads a letter with nothing new"
 WORDS = TEXT.split(" ")
@@ -186,3 +197,73 @@ def test_memory_is_bounded_by_the_sample() -> None:
 
     peak(20_000)  # the first call in a process also allocates memory that stays allocated
     assert peak(80_000) < 1.2 * peak(20_000)
+
+
+#: White space of all kinds, joining and dropped characters, marks with and without case, CJK, and lone surrogates.
+ODD = (
+    "a\u0301b \u0301c d\x0be f\x85g\u3000h i\u00a0j\u2028k l\u200bm n\ufffdo \x00p q\x1fr \ud800s t\udfffu",
+    "\u00c5ngstr\u00f6m A\u030angstr\u00f6m \u0130stanbul",
+    "STRASSE Stra\u00dfe \u1f48\u03b4\u03c5\u03c3\u03c3\u03b5\u03cd\u03c2 \ufb01n \u00bd",
+    "\u0939\u093f\u0928\u094d\u0926\u0940 \u0e44\u0e17\u0e22 \ud55c\uad6d\uc5b4 \u1112\u1161\u11ab",
+    "\u4e2d\u6587\u5b57 \u65e5\u672c\u8a9e\u3067\u3059",
+    "don't we'll it's  x-y (z) 3.14 1,000 e.g. \"quoted\"",
+    "\u00abguillemets\u00bb \U0001f600\U0001f469\u200d\U0001f680 _under_score",
+)
+
+
+@pytest.mark.parametrize("lowercase", [True, False])
+def test_wordpiece_counts_the_words_that_the_library_finds_in_whole_lines(lowercase: bool) -> None:
+    lines = [*ODD, *some_lines(300), *(line.title() for line in some_lines(100))]
+    library = library_of(models.WordPiece(unk_token="[UNK]"), lowercase=lowercase)
+    usable = [replace_surrogates(line) for line in lines]
+    size = len({character for line in usable for character in line}) + 400
+    own = WordPieceTrainer(vocab_size=size, lowercase=lowercase).train_on(lines, trainers.LineCounts())
+    characters = Counter("".join(cut_by(library, line) for line in usable))
+    inside = {piece[2:] for piece in own.pieces if piece.startswith("##") and len(piece) == 3}
+    library.train_from_iterator(
+        usable,
+        WordPieceLibraryTrainer(
+            vocab_size=size,
+            min_frequency=2,
+            special_tokens=[*SPECIALS, *(f"##{character}" for character in sorted(inside))],
+            initial_alphabet=sorted(characters),
+            limit_alphabet=len(characters),
+            show_progress=False,
+        ),
+    )
+    assert set(own.pieces) == set(library.get_vocab())
+    assert any(len(piece) > 3 for piece in own.pieces)
+
+
+@pytest.mark.parametrize("lowercase", [True, False])
+def test_byte_bpe_counts_the_words_that_the_library_finds_in_whole_lines(lowercase: bool) -> None:
+    lines = [*ODD, *some_lines(300), *(line.title() for line in some_lines(100))]
+    own = ByteBpeTrainer(vocab_size=600, lowercase=lowercase).train_on(lines, trainers.LineCounts())
+    library = tokenizers.Tokenizer(models.BPE())
+    library.normalizer = normalizers.Lowercase() if lowercase else None
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    library.train_from_iterator(
+        [space_words(line) for line in lines],
+        BpeLibraryTrainer(
+            vocab_size=600,
+            min_frequency=2,
+            special_tokens=list(SPECIALS),
+            initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+            show_progress=False,
+        ),
+    )
+    expected = json.loads(library.to_str())["model"]
+    model = json.loads(own.model_bytes())["model"]
+    assert model["vocab"] == expected["vocab"]
+    assert model["merges"] == expected["merges"]
+
+
+def test_words_are_counted_as_in_whole_lines() -> None:
+    lines = [*ODD, *some_lines(50)]
+    own = WordTokenizerTrainer(min_frequency=1).train_on(lines, trainers.LineCounts())
+    assert set(own.words) == {word for line in lines for word in split_words(line, lowercase=True)}
+
+
+def cut_by(library: tokenizers.Tokenizer, line: str) -> str:
+    """The characters of a line that the library passes to its model."""
+    return "".join(part for part, _ in library.pre_tokenizer.pre_tokenize_str(library.normalizer.normalize_str(line)))
