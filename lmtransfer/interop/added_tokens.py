@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from lmtransfer.errors import CheckpointError
+from lmtransfer.models.base import shapes_only
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.tokenizers.extended import ExtendedTokenizer, read_words
 
@@ -68,7 +69,7 @@ def extend_rows(tensor_VE: Tensor, base: Tokenizer, extended: ExtendedTokenizer)
 def vocabulary_tensors(module_of: Callable[[int], nn.Module]) -> frozenset[str]:
     """Return the tensors with one row per token: those whose number of rows changes with the vocabulary size."""
     sizes = (128, 192)
-    with torch.device("meta"):
+    with shapes_only():
         small, large = (
             {name: tuple(tensor.shape) for name, tensor in module_of(size).state_dict().items()} for size in sizes
         )

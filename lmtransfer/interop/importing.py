@@ -37,7 +37,7 @@ from lmtransfer.interop.added_tokens import add_words, extend_weights
 from lmtransfer.interop.published_folder import COMMIT, PublishedFolder
 from lmtransfer.interop.reading import read_published
 from lmtransfer.interop.tokenizers.tokenizer_files import read_object, read_tokenizer
-from lmtransfer.models.base import Direction, Encoder
+from lmtransfer.models.base import Direction, Encoder, shapes_only
 from lmtransfer.objectives.base import Objective, shared_attention
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.runs.result import RunResult
@@ -166,7 +166,7 @@ def read_imported_model(folder: PublishedFolder, *, words: Path | None = None) -
     if words is not None:
         tokenizer, word_notes = add_words(tokenizer, words)
         notes += word_notes
-    with torch.device("meta"):
+    with shapes_only():
         max_length = build(OmegaConf.create(published.model), vocab_size=tokenizer.vocab_size).max_length
     vectors, vector_notes = read_vectors(
         folder.path, tokenizer, max_length=max_length, model_type=str(published.config.get("model_type"))

@@ -32,7 +32,7 @@ from lmtransfer.interop.families.family import (
     to_ours,
 )
 from lmtransfer.interop.families.index import family_of_config
-from lmtransfer.models.base import Encoder
+from lmtransfer.models.base import Encoder, shapes_only
 from lmtransfer.models.elmo import ElmoEncoder
 from lmtransfer.objectives.replaced_token import ReplacedTokenDetection
 from lmtransfer.system.safe_files import read_json, read_tensors
@@ -87,7 +87,7 @@ def _read_heads(
         except ValueError as error:
             notes.append(f"the head of {head.loss} is left out: config.json: {error}")
             continue
-        with torch.device("meta"):
+        with shapes_only():
             objective = head.objective(**arguments)
             objective.bind(encoder)
         without = GENERATOR_PREFIXES if head.loss == RTD else ()
@@ -392,7 +392,7 @@ def _split(family: Family, tensors: Mapping[str, Tensor]) -> tuple[dict[str, Ten
 def skeleton(encoder: type[Encoder], arguments: Mapping[str, Any], *, vocab_size: int, source: str) -> Encoder:
     """Build an encoder on the meta device, which allocates no memory; only its tensor names and shapes are needed."""
     try:
-        with torch.device("meta"):
+        with shapes_only():
             return encoder(vocab_size=vocab_size, **arguments)
     except (ConfigError, ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]

@@ -5,12 +5,15 @@ Shape legend: T tokens of a packed batch, N output positions, D width, B sequenc
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from lmtransfer.config.types import Count, SmallCount
 from lmtransfer.data.batch import PackedBatch
@@ -223,3 +226,22 @@ def encoders_in(module: nn.Module) -> list[Encoder]:
     if isinstance(module, Encoder):
         return [module]
     return list(dict.fromkeys(encoder for child in module.children() for encoder in encoders_in(child)))
+
+
+@contextmanager
+def shapes_only() -> Iterator[None]:
+    """Inside the block, build modules on the meta device: their tensors have names and shapes, but take no memory."""
+    with torch.device("meta"), _WithoutNormal():
+        yield
+
+
+class _WithoutNormal(TorchFunctionMode):
+    """Draws no normal values: on the meta device, this would import PyTorch's compiler, which takes a second."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in (Tensor.normal_, nn.init.normal_):
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **kwargs)

@@ -109,7 +109,7 @@ class XlnetEncoder(RelativeEncoder):
             dim=dim, num_layers=num_layers, max_length=max_length, vocab_size=vocab_size, num_segments=num_segments
         )
         self.token_embedding = nn.Embedding(vocab_size, dim)
-        self.query = nn.Parameter(0.02 * torch.randn(dim))
+        self.query = nn.Parameter(torch.empty(dim).normal_(std=0.02))
         self.stack = TwoStreamStack(
             TransformerSettings(dim, num_heads, hidden_dim, norm, norm_eps, activation, dropout, attention_dropout),
             num_layers=num_layers,

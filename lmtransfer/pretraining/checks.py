@@ -6,7 +6,6 @@ from collections.abc import Sequence, Set
 from typing import cast
 
 import numpy as np
-import torch
 from omegaconf import DictConfig, OmegaConf
 
 from lmtransfer.config.check import check
@@ -16,7 +15,7 @@ from lmtransfer.config.settings import TrainSettings
 from lmtransfer.config.short_forms import expand_overlap, expand_parts
 from lmtransfer.errors import ConfigError
 from lmtransfer.interop.open_run import open_saved
-from lmtransfer.models.base import Encoder
+from lmtransfer.models.base import Encoder, shapes_only
 from lmtransfer.objectives.compatibility import check_order
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.objectives.rows.mixture import CONTIGUOUS_MIXTURE
@@ -98,7 +97,7 @@ def _check_characters(cfg: DictConfig) -> None:
 def _check_parts(cfg: DictConfig) -> None:
     """Build all parts on the meta device, which needs no memory, to check that they are valid and compatible."""
     tokenizer = cast(Tokenizer, _UntrainedTokenizer(cfg.tokenizer))
-    with torch.device("meta"):
+    with shapes_only():
         last = parts_over(cfg.objective, new_encoder(cfg.model, tokenizer, seed=0), tokenizer, {})
         _complete_embeddings(cfg, last.encoder)
         for phase, parts in zip(phases_of(cfg), parts_of_phases(cfg, last, tokenizer), strict=True):

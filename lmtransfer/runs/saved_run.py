@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from lmtransfer.config.component import build, component_problems, is_component
 from lmtransfer.config.revisions import with_revision
 from lmtransfer.errors import CheckpointError, ConfigError, RunDirectoryError, list_problems
-from lmtransfer.models.base import Encoder
+from lmtransfer.models.base import Encoder, shapes_only
 from lmtransfer.models.layers.lora import merge_saved_updates
 from lmtransfer.randomness import derive_seed
 from lmtransfer.runs.run_directory import RunDirectory
@@ -106,7 +106,7 @@ class SavedRun:
         """Check, without allocating memory, that weights match a module; raise the same errors as ``with_weights``."""
         source = self.directory.config_path
         try:
-            with torch.random.fork_rng(devices=[]), torch.device("meta"):
+            with torch.random.fork_rng(devices=[]), shapes_only():
                 skeleton = make()
         except (ConfigError, *_NOT_BUILT) as error:
             reason = (str(error).splitlines() or [type(error).__name__])[0]

@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.optimize import minimize
 from torch import Tensor
 from torch.nn import functional
 
@@ -148,6 +147,8 @@ class Problem:
         self, strength: float, *, start: Tensor | None = None, options: dict[str, Any] = _EXACT_OPTIONS
     ) -> Tensor:
         """Return the optimum for C = ``strength``, float64, (K, F + 1): the coordinates' weights and the bias."""
+        from scipy.optimize import minimize  # 0.2 s, which only probes need
+
         num = len(self.coordinates_RF1)
         penalty_F1 = functional.pad(torch.ones_like(self.values_F), (0, 1)) / (strength * num)
         curvature_F1 = functional.pad(self.values_F / num, (0, 1), value=1.0)

@@ -42,7 +42,11 @@ def test_the_contents_name_every_guide() -> None:
 
 def test_the_site_has_a_place_for_every_guide() -> None:
     navigation = (ROOT / ".github" / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:")[2]
-    assert set(re.findall(r"(\w+)\.md$", navigation, flags=re.MULTILINE)) >= {*main_help.subjects(), "README", "RESULTS"}
+    assert set(re.findall(r"(\w+)\.md$", navigation, flags=re.MULTILINE)) >= {
+        *main_help.subjects(),
+        "README",
+        "RESULTS",
+    }
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
+import pytest
 import torch
 from fakes.tasks import bert
+from support.models import KINDS, VOCABULARY, small_node
 from support.refusals import refuses
 from torch import nn
 
+from lmtransfer.config.component import build
 from lmtransfer.data.batch import pack
 from lmtransfer.errors import ConfigError, DataError
-from lmtransfer.models.base import Encoder, EncoderOutput, FamilyHead, encoders_in
+from lmtransfer.models.base import Encoder, EncoderOutput, FamilyHead, encoders_in, shapes_only
 from lmtransfer.models.execution import compile_blocks
 from lmtransfer.models.gpt import BiGptEncoder
 
@@ -67,3 +74,33 @@ def test_blocks_and_embeddings_are_compiled_where_the_encoder_says_that_they_may
     compile_blocks(learner)
     compiled = [module for module in learner.modules() if module._compiled_call_impl is not None]
     assert compiled == [learner[0].embeddings, *learner[0].blocks()]
+
+
+@pytest.mark.parametrize("path", KINDS, ids=lambda path: path.stem)
+def test_without_memory_tensors_have_the_same_names_and_shapes(path) -> None:
+    node = small_node(path.stem)
+    with shapes_only():
+        skeleton = build(node, vocab_size=VOCABULARY)
+    shapes = {name: tensor.shape for name, tensor in build(node, vocab_size=VOCABULARY).state_dict().items()}
+    assert {name: tensor.shape for name, tensor in skeleton.state_dict().items()} == shapes
+    assert all(tensor.is_meta for tensor in skeleton.parameters())
+    assert nn.Linear(2, 2).weight.device == torch.device("cpu")
+
+
+_SHAPES = """
+import sys
+from support.models import KINDS, VOCABULARY, small_node
+from lmtransfer.config.component import build
+from lmtransfer.models.base import shapes_only
+with shapes_only():
+    encoders = [build(small_node(path.stem), vocab_size=VOCABULARY) for path in KINDS]
+assert len(encoders) > 8
+assert "torch._dynamo" not in sys.modules
+"""
+
+
+@pytest.mark.slow
+def test_shapes_need_no_compiler() -> None:
+    subprocess.run(
+        [sys.executable, "-c", _SHAPES], check=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    )

@@ -224,10 +224,10 @@ class RelativeBiases(nn.Module):
 
     def __init__(self, *, dim: int, segments: bool = False) -> None:
         super().__init__()
-        self.content = nn.Parameter(0.02 * torch.randn(dim))
-        self.position = nn.Parameter(0.02 * torch.randn(dim))
-        self.segment = nn.Parameter(0.02 * torch.randn(dim)) if segments else None
-        self.same_or_different = nn.Parameter(0.02 * torch.randn(2, dim)) if segments else None
+        self.content = nn.Parameter(torch.empty(dim).normal_(std=0.02))
+        self.position = nn.Parameter(torch.empty(dim).normal_(std=0.02))
+        self.segment = nn.Parameter(torch.empty(dim).normal_(std=0.02)) if segments else None
+        self.same_or_different = nn.Parameter(torch.empty(2, dim).normal_(std=0.02)) if segments else None
 
     def unused_segment_term(self) -> Tensor | float:
         """Return 0, with a gradient of 0 for the segment parameters, for batches in which all rows have one segment."""
