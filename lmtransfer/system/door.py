@@ -143,15 +143,20 @@ def command(named: Callable[[], tuple[Iterable[Path], Iterable[str]]], *, has_tr
 
 
 @contextmanager
-def handling(run: Path) -> Iterator[None]:
-    """Close the door for a run inside the block only, for commands that read many runs."""
-    runs = [] if _door is None else _door.runs
-    before = len(runs)
+def handling(run: Path, *, data_root: str | None) -> Iterator[None]:
+    """Close the door for a run inside the block only, for commands that read many runs; ``data_root`` may be read."""
+    global _door
+    outer = _door
+    _door = outer or Door(lambda: ((), ()))
+    before = len(_door.runs)
+    if data_root is not None:
+        _door.admit(data_root)
     close(run)
     try:
         yield
     finally:
-        del runs[before:]
+        del _door.runs[before:]
+        _door = outer
 
 
 def close(run: Path) -> None:

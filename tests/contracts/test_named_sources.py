@@ -41,7 +41,7 @@ def untyped(cls: type) -> list[str]:
     return [
         name
         for name, argument in arguments_of(cls).items()
-        if WORDS & set(name.split("_")) and name not in PARTS
+        if any(map(WORDS.fullmatch, name.split("_"))) and not PARTS.fullmatch(name)
         if re.search(r"\bstr\b|\bAny\b|Path\b", str(argument.annotation)) and source_of(argument.annotation) is None
     ]
 

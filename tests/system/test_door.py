@@ -181,7 +181,7 @@ def test_the_end_of_the_command_opens_the_door(run: Path, tmp_path: Path) -> Non
             secret.read_text()
         with door.command(lambda: ((), ())):  # a command within: a job that is checked
             assert secret.read_text()
-            with door.handling(run), pytest.raises(Refused):
+            with door.handling(run, data_root=None), pytest.raises(Refused):
                 secret.read_text()
             assert secret.read_text()
         with pytest.raises(Refused):
@@ -194,7 +194,7 @@ def test_trust_keeps_the_door_open(run: Path, tmp_path: Path) -> None:
     with door.command(lambda: ((), ()), has_trust=True):
         door.trust()
         door.close(run)
-        with door.handling(run):
+        with door.handling(run, data_root=None):
             assert (tmp_path / "secret/s.txt").read_text() == "secret"
 
 

@@ -67,7 +67,7 @@ class TaskTexts(Texts):
         if name not in self._read:
             own_root = run.config.get("data_root") if is_trusted else None
             data_root = self._data_root or (own_root if isinstance(own_root, str) else None)
-            with nullcontext() if is_trusted else door.handling(run.path):
+            with nullcontext() if is_trusted else door.handling(run.path, data_root=data_root):
                 self._read[name] = self._read_texts(run, node, predictions, split, data_root)
         return self._read[name]
 
