@@ -39,7 +39,7 @@ from lmtransfer.pretraining.resume import (
     with_commits,
 )
 from lmtransfer.pretraining.save_points import check_reached
-from lmtransfer.pretraining.text import Text, read_text, with_absolute_paths
+from lmtransfer.pretraining.text import Text, absolute_config, read_text
 from lmtransfer.pretraining.utilization import output_share
 from lmtransfer.runs.create_or_resume import check_resumable
 from lmtransfer.runs.run_directory import RunDirectory
@@ -80,7 +80,7 @@ def pretrain(cfg: DictConfig, name: str, train: TrainSettings, hardware: Hardwar
     directory = RunDirectory(Path(cfg.output_root) / "pretrain" / name)
     if directory.config_path.is_file():
         keep_commits(cfg.corpus, directory.read_config().get("corpus") or {})
-    config = with_absolute_paths(resolve_config(cfg))
+    config = absolute_config(resolve_config(cfg))
     started = run_to_resume(cfg, name, config, resume=resume)
     if started is not None and started.is_finished:
         print(f"{started.path} is finished; nothing is left to do")
@@ -97,9 +97,9 @@ def pretrain(cfg: DictConfig, name: str, train: TrainSettings, hardware: Hardwar
     reset_peak_memory(hardware.device)
     parts = build_phases(cfg, text.tokenizer)
     if started is not None:
-        if not is_own(started):
+        if not is_own(started.path):
             started.write_config(config)  # with this machine's paths
-        mark_as_own(started)  # the user gave the same config again on this machine
+        mark_as_own(started.path)  # the user gave the same config again on this machine
     start = _counted_embeddings(cfg, parts[0], text, started, console, budget=train.seconds)
     phases = describe_phases(cfg, parts, text, train=train, hardware=hardware)
     masked = any(masked_loss(phase.objectives) and phase.corruption.masks_uniformly for phase in parts)
@@ -186,7 +186,7 @@ def pretrain_seeds(
     cfg: DictConfig, name: str, train: TrainSettings, hardware: Hardware, place: Place, *, resume: bool
 ) -> RunDirectory:
     """Train with the seeds ``seed`` to ``seed + seeds - 1``; write one run directory with a folder for each seed."""
-    config = with_absolute_paths(resolve_config(cfg))
+    config = absolute_config(resolve_config(cfg))
     directory = RunDirectory.create(cfg.output_root, "pretrain", name, resume=resume)
     if directory.config_path.is_file():
         started = directory.read_config()

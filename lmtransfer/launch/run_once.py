@@ -11,9 +11,10 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationResolutionError, MissingMandatoryValue, OmegaConfBaseException
 
 from lmtransfer.config.effective import complete_values
+from lmtransfer.config.sources import named_by_user
 from lmtransfer.errors import ConfigError
 from lmtransfer.runs.create_or_resume import remove_failed_starts
-from lmtransfer.system import machine
+from lmtransfer.system import door, machine
 
 
 def run_once(command: str, cfg: DictConfig, **arguments: Any) -> Any:
@@ -30,7 +31,7 @@ def run_once(command: str, cfg: DictConfig, **arguments: Any) -> Any:
 def run_as_is(command: str, cfg: DictConfig, **arguments: Any) -> Any:
     """Run a command like ``run_once``, but raise settings errors and machine errors unchanged."""
     complete_values(cfg, command)
-    with remove_failed_starts():
+    with door.command(named_by_user(cfg, command), has_trust="trust" in cfg), remove_failed_starts():
         return module_of(command).run(cfg, **arguments)
 
 

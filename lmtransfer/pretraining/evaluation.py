@@ -15,6 +15,7 @@ from rich.table import Table
 
 from lmtransfer.config.plain import resolve_config
 from lmtransfer.config.settings import TrainSettings
+from lmtransfer.config.sources import with_absolute_paths
 from lmtransfer.config.sweep_names import in_sweep, sweep_name
 from lmtransfer.data.micro_batches import evaluation_batches
 from lmtransfer.data.token_shards import TokenStore
@@ -26,12 +27,11 @@ from lmtransfer.objectives.rows.stream import LanguageStream
 from lmtransfer.objectives.source import PretrainingSource
 from lmtransfer.pretraining.build import PretrainingParts, load_learner
 from lmtransfer.pretraining.data import PretrainingData
-from lmtransfer.pretraining.text import Text, absolute_corpus, read_text
+from lmtransfer.pretraining.text import Text, check_same_text, read_text
 from lmtransfer.runs.result import RunResult
 from lmtransfer.runs.run_directory import RunDirectory, versions
 from lmtransfer.runs.saved_run import SavedRun
 from lmtransfer.runs.training_setup import eager_hardware
-from lmtransfer.runs.trust import check_same_text
 from lmtransfer.system.console import Console
 from lmtransfer.system.printable import short_path
 from lmtransfer.training import process_group
@@ -202,7 +202,7 @@ def evaluate_pretrained(cfg: DictConfig) -> Path:
         directory = RunDirectory.create(cfg.output_root, "evaluate", name, resume=cfg.overwrite or in_sweep())
         plain = resolve_config(cfg)
         if plain.get("corpus") is not None:
-            plain["corpus"] = absolute_corpus(plain["corpus"])
+            plain["corpus"] = with_absolute_paths(plain["corpus"])
         directory.write_config(plain)
         text, most_tokens = measurement.text, measurement.most_tokens
         num_there = text.prepared.validation.num_tokens
@@ -237,7 +237,7 @@ def _measurement(cfg: DictConfig, saved: SavedRun, hardware: Hardware) -> Measur
     config: Any = OmegaConf.create(saved.config)
     config.init = saved.reference
     config.data_root = cfg.data_root or saved.data_root
-    config.cache_dir = config.get("cache_dir") if saved.trusted else None
+    config.cache_dir = saved.cache_dir
     config.tokenizer = None  # use the run's saved tokenizer
     if cfg.get("corpus") is not None:
         config.corpus, config.screening = cfg.corpus, None
@@ -247,8 +247,8 @@ def _measurement(cfg: DictConfig, saved: SavedRun, hardware: Hardware) -> Measur
             "corpus=text corpus.path=my/texts (the held-out part is used), or a task with task=..."
         )
     elif not saved.trusted:
-        check_same_text(saved.config, saved.directory, data_root=config.data_root)
-        config.screening = None  # do not read the files that an untrusted config names
+        check_same_text(saved, data_root=config.data_root)
+        config.screening = None  # it reads the files that an untrusted config names
     text = read_text(config)
     config.init = None
     parts, learner = load_learner(saved, config)

@@ -43,7 +43,7 @@ def _origin(cfg: DictConfig) -> str | None:
 def _movable_keys(directory: RunDirectory, origin: str | None) -> list[str]:
     """Return the keys that may change when a run is resumed elsewhere, because the content itself is compared."""
     data = directory.read_versions().get("data") or {}
-    texts = TEXT_PATHS if data.get("corpus") and not is_own(directory) else ()
+    texts = TEXT_PATHS if data.get("corpus") and not is_own(directory.path) else ()
     return [*texts, *(["init"] if origin is not None and data.get("init") == origin else [])]
 
 
@@ -58,7 +58,7 @@ def new_run(cfg: DictConfig, name: str, plain: dict[str, Any], text: Text) -> Ru
     prints = {"corpus": text.corpus.fingerprint(), "tokenizer": text.tokenizer.fingerprint}
     directory.write_versions(versions(data={**prints, **({"init": origin} if origin else {})}))
     directory.write_config(plain)
-    mark_as_own(directory)
+    mark_as_own(directory.path)
     return directory
 
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from lmtransfer.config.plain import resolve_config
+from lmtransfer.config.sources import with_absolute_paths
 from lmtransfer.data.micro_batches import PlannedStream
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.base import Encoder
@@ -21,11 +22,10 @@ from lmtransfer.objectives.learner import PretrainingLearner, collect_output_pos
 from lmtransfer.objectives.source import PretrainingSource
 from lmtransfer.pretraining.build import PretrainingParts, parts_over
 from lmtransfer.pretraining.continued import InheritedHeads, inherit_heads
-from lmtransfer.pretraining.text import Text, absolute_corpus, read_text
+from lmtransfer.pretraining.text import Text, check_same_text, read_text
 from lmtransfer.randomness import derive_seed
 from lmtransfer.runs.labels import objective_label
 from lmtransfer.runs.saved_run import SavedRun
-from lmtransfer.runs.trust import check_same_text
 from lmtransfer.tasks.source import TaskBatch
 from lmtransfer.tokenizers.base import characters_of
 from lmtransfer.training import process_group
@@ -169,10 +169,10 @@ def read_joint_text(cfg: DictConfig, source: SavedRun, share: TextShare, *, cach
         for part in ("rows", "corruption", *(f"losses.{name}" for name in own["objective"]["losses"])):
             source.component(f"objective.{part}", "tokenizer")  # raises an error if the component is invalid
     if "corpus" not in nodes and not source.trusted:
-        check_same_text(source.config, source.directory, data_root=data_root)
+        check_same_text(source, data_root=data_root)
     screening = source.config.get("screening") if "corpus" not in nodes and source.trusted else None
     nodes = own | nodes
-    nodes["corpus"] = absolute_corpus(nodes["corpus"])
+    nodes["corpus"] = with_absolute_paths(nodes["corpus"])
     config = OmegaConf.create(
         {
             **nodes,
