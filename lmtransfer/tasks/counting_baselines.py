@@ -187,7 +187,7 @@ def _nb_svm(own: Any, has_label: np.ndarray, others: Any, value: float) -> np.nd
     with_F, without_F = 1.0 + with_F, 1.0 + without_F
     ratios_F = np.log(with_F / with_F.sum()) - np.log(without_F / without_F.sum())
     scaled = diags(ratios_F)
-    model = LinearSVC(C=value, dual=False, random_state=0).fit(own @ scaled, has_label)
+    model = LinearSVC(C=value, max_iter=100, random_state=0).fit(own @ scaled, has_label)
     weights_F = model.coef_[0]
     weights_F = (1 - _OWN_WEIGHTS) * np.abs(weights_F).mean() + _OWN_WEIGHTS * weights_F
     return np.asarray(others @ scaled @ weights_F + _OWN_WEIGHTS * model.intercept_)
