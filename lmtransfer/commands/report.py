@@ -29,7 +29,7 @@ def run(cfg: DictConfig) -> Path:
     roots = [Path(str(root)).expanduser() for root in folders]
     entries = make_entries(collect(*roots), margin=cfg.margin)
     if not cfg.verdicts:
-        entries = [replace(entry, difference=None, without_control="") for entry in entries]
+        entries = [entry.without_verdicts() for entry in entries]
     sweeps = find_sweeps(entries)
     folder = Path(os.path.commonpath([root.resolve() for root in roots])) / "report"
     if cfg.to is not None:
@@ -46,7 +46,7 @@ def run(cfg: DictConfig) -> Path:
         folder,
         title=cfg.title,
         figures=cfg.figures,
-        sections=find_sections(roots),
+        sections=[section if cfg.verdicts else replace(section, sentence="") for section in find_sections(roots)],
         texts=TaskTexts(data_root=cfg.data_root),
         records=cfg.format,
     )

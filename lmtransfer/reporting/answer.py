@@ -14,12 +14,15 @@ from lmtransfer.verdicts.verdict import judge_column
 
 _OUTCOMES: dict[Verdict, str] = {
     "better": "helped",
-    "better but below a baseline": "helped, but counting words or the majority does as well",
+    "better but below a baseline": "helped, but scored below a word-count baseline or the majority label",
     "worse": "hurt",
     "equivalent": "made no difference beyond the margin",
     "no difference shown": "showed no difference",
     **{verdict: f"cannot be judged ({reason})" for verdict, reason in WHY_NO_VERDICT.items()},
 }
+
+#: The order in which verdicts against counting words are listed, and in which an example is chosen.
+_VERDICT_ORDER: tuple[Verdict, ...] = ("worse", "no difference shown", "equivalent", *BETTER, *WHY_NO_VERDICT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +43,7 @@ def before_and_after(entries: Sequence[Entry]) -> list[BeforeAfter]:
     pairs = []
     runs = [entry.run for entry in entries]
     for after in entries:
-        if not _is_scored(after) or after.source is None:
+        if not _is_scored(after) or after.source is None or not after.has_verdicts:
             continue
         for earlier in (run for run in lineage(after.source, runs)[1:] if run.command in PRETRAINED):
             candidates = [
@@ -89,27 +92,33 @@ def answer(entries: Sequence[Entry]) -> str:
 
 
 def _word_count_sentences(entries: Sequence[Entry]) -> list[str]:
-    """State which runs score no better than counting words, even if they are better than their controls."""
-    with_baseline = [entry for entry in entries if entry.baseline is not None and entry.score is not None]
-    not_above = [entry for entry in with_baseline if not entry.is_worse(*_means(entry))]
-    if not not_above:
+    """State how the runs compare with counting words; empty if all of them are better."""
+    compared = [(entry, entry.baseline_difference) for entry in entries if entry.baseline_difference is not None]
+    not_better = [(entry, difference) for entry, difference in compared if difference.verdict not in BETTER]
+    if not not_better:
         return []
-    first = min(not_above, key=lambda entry: entry.is_control)
-    baseline, mean = _means(first)
+    first, difference = min(not_better, key=lambda pair: (pair[0].is_control, _VERDICT_ORDER.index(pair[1].verdict)))
+    assert first.baseline is not None
+    assert first.score is not None
     metric = first.metric or ""
-    scores = (
-        f"{first.better_baseline} reaches {with_unit(baseline, metric)} {metric} on {first.group}, and "
-        f"{first.name} ({first.transfer}) {with_unit(mean, metric)}"
+    text = (
+        f"on {first.group}, {first.name} ({first.transfer}) reaches {with_unit(first.score.mean, metric)} {metric} "
+        f"against {with_unit(first.baseline.mean, metric)} for {first.better_baseline}, a difference of "
+        f"{difference_with_unit(difference.delta, metric)}"
     )
-    if len(with_baseline) == 1:
-        return [f"Counting words does as well: {scores}."]
-    return [f"Counting words does as well in {len(not_above)} of {len(with_baseline)} runs: {scores}."]
+    if difference.interval is not None:
+        text += f" ({grounds(difference, metric)}; for {difference.scope})"
+    if len(compared) == 1:
+        return [f"Against counting words: {_short_verdict(difference.verdict)}; {text}."]
+    verdicts = [difference.verdict for _, difference in compared]
+    counts = [
+        f"{_short_verdict(verdict)} in {verdicts.count(verdict)}" for verdict in _VERDICT_ORDER if verdict in verdicts
+    ]
+    return [f"Against counting words, of {len(compared)} runs: {', '.join(counts)}. For example, {text}."]
 
 
-def _means(entry: Entry) -> tuple[float, float]:
-    assert entry.baseline is not None
-    assert entry.score is not None
-    return entry.baseline.mean, entry.score.mean
+def _short_verdict(verdict: Verdict) -> str:
+    return f"no verdict ({WHY_NO_VERDICT[verdict]})" if verdict in WHY_NO_VERDICT else verdict
 
 
 def _missing_control_sentences(entries: Sequence[Entry]) -> list[str]:

@@ -203,10 +203,8 @@ def _remarks(entry: Entry, result: Mapping[str, Any]) -> list[str]:
         several = f"{collapsed} of {score.n} seeds predict" if score is not None and score.n > 1 else "predicts"
         remarks.append(f"{several} the same label for every example")
     remarks += result.get("undefined") or []
-    if score is not None and entry.majority is not None and entry.is_worse(score.mean, entry.majority):
-        remarks.append("worse than the majority")
-    if score is not None and entry.baseline is not None and not entry.is_worse(entry.baseline.mean, score.mean):
-        remarks.append(f"not above {entry.better_baseline}, which counts words")
+    if score is not None and entry.majority is not None and entry.has_verdicts:
+        remarks += ["worse than the majority"] if entry.is_worse(score.mean, entry.majority) else []
     grid = None if entry.is_pretraining else entry.run.config.get("learning_rates")
     search = search_text(grid, result.get("learning_rate"))
     return [*remarks, *([search] if search else [])]

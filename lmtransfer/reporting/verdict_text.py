@@ -119,9 +119,3 @@ def verdict_lines(difference: Difference, metric: str, *, reference: str = "the 
         power_text(difference, metric),
     ]
     return [line for line in lines if line]
-
-
-def word_count_note(difference: Difference, baseline: str) -> str:
-    """State that a run is not above its better word-count baseline; empty if it is."""
-    gain = difference.delta if difference.higher_is_better else -difference.delta
-    return f"counting words does as well: this run is not above {baseline}" if gain <= 0 else ""

@@ -29,6 +29,7 @@ _Bounds = Annotated[list[float], MinLen(2), MaxLen(2)]
 class _Gain(TypedDict):
     accuracy: float
     interval: _Bounds
+    p_value: float
 
 
 class _Reliability(TypedDict):
@@ -116,6 +117,7 @@ class _AnyResult(_Scores, total=False):
     learning_rate_tries: list[_Try]
     chance: float | None
     interval: _Bounds
+    p_value: float
     minus_token_frequencies: _Gain
     minus_random_weights: _Gain
     curve: _Curve

@@ -401,17 +401,17 @@ def _sentence(spec: FigureSpec, line: FigureLine, differences: dict[Place, Diffe
         if not demonstration:
             interval = interval_text(difference, line.metric)
             text += f" ({interval}; {verdict_text(difference)})" if interval else f" ({verdict_text(difference)})"
-    text += _counting(dict(line.points)[best], line.metric)
+    text += _counting(dict(line.points)[best], line.metric, demonstration=demonstration)
     return text + ("" if demonstration else _counts(differences) + _controls(line)) + "."
 
 
-def _counting(entry: Entry, metric: str) -> str:
-    """Add a note if a baseline reaches the score at the best place."""
-    if entry.baseline is None or entry.score is None:
+def _counting(entry: Entry, metric: str, *, demonstration: bool) -> str:
+    """State the difference from the better word-count baseline at the best place; empty if the score is better."""
+    difference = entry.baseline_difference
+    if difference is None or difference.verdict in BETTER:
         return ""
-    if entry.is_worse(entry.baseline.mean, entry.score.mean):
-        return ""
-    return f"; counting words does as well ({entry.better_baseline}: {with_unit(entry.baseline.mean, metric)})"
+    text = f"; {difference_with_unit(difference.delta, metric)} against {entry.better_baseline}, which counts words"
+    return text if demonstration else f"{text} ({verdict_text(difference)})"
 
 
 def _counts(differences: dict[Place, Difference]) -> str:

@@ -5,14 +5,17 @@ The majority baseline, which ignores the input, is ``Task.baseline``; every kind
 *TF-IDF*: TF-IDF of word n-grams (1-2) and character n-grams (2-5, within words), with a logistic regression for labels,
 one per label for sets of labels, or a ridge regression for numbers. *NB-SVM* (Wang and Manning 2012,
 https://aclanthology.org/P12-2018/): word n-grams (1-2), each scaled by the log-ratio of its counts with and without the
-label, with a linear SVM whose weights are pulled toward their mean magnitude. *usual tag*: a word's most frequent tag.
-The regularization is chosen by the task's main metric in a cross-validation on the training examples.
+label, with a linear SVM whose weights are pulled toward their mean magnitude. The paper does not mention the intercept;
+here it shrinks by the same factor as the weights. *usual tag*: a word's most frequent tag. The regularization is chosen
+by the task's main metric in a cross-validation on the training examples.
 
 The two texts of a pair have separate features, and three numbers measure their overlap. Everything is deterministic:
 the same training examples give the same answers.
 
 To finish within tens of seconds, the regularization is chosen on at most 2,000 training examples, and character n-grams
-are omitted if there are more than 20,000 training examples or 10 million characters of text.
+are omitted if there are more than 20,000 training examples or 10 million characters of text. Each label has a model of
+its own, so the cost is proportional to labels times n-grams. If it is large, the regularization is a fixed value; if it
+is very large, both baselines are left out.
 
 Shape legend: N examples, C labels or columns of outputs, F features, R rows of targets.
 """
@@ -48,15 +51,22 @@ _RIDGE_ALPHA = (30.0, 10.0, 3.0, 1.0, 0.3, 0.1)
 _OWN_WEIGHTS = 0.25
 _FOLDS, _MOST_TO_CHOOSE = 3, 2_000
 _MOST_WITH_CHARACTERS, _MOST_CHARACTERS = 20_000, 10_000_000
+#: The largest products of labels and n-grams of the training texts for choosing the regularization, and for a single
+#: fit. Each takes 10 to 20 seconds on one core. They do not apply to a few labels.
+_MOST_PRODUCTS_TO_CHOOSE, _MOST_PRODUCTS, _FEW_LABELS = 10_000_000, 300_000_000, 20
 #: Logit of a label that all training examples have; negated for a label that none has.
 _CERTAIN = 1e3
 _WORD = r"\w+|[^\w\s]"
 
 
-def counting_baselines(task: Task, train: EncodedExamples, scored: EncodedExamples) -> Mapping[str, Baseline]:
+def counting_baselines(
+    task: Task, train: EncodedExamples, scored: EncodedExamples, *, say: Callable[[str], None] = lambda note: None
+) -> Mapping[str, Baseline]:
     """Return a task's baselines, keyed by name; empty for tasks whose answers are not labels, numbers or tags.
 
-    If folds of the training examples are scored, ``scored`` is the same object as ``train``.
+    Args:
+        scored: if folds of the training examples are scored, the same object as ``train``.
+        say: receives the reason if the baselines are left out because they would take too long.
     """
     head = task.head
     if isinstance(head, TaggingSpec):
@@ -69,6 +79,14 @@ def counting_baselines(task: Task, train: EncodedExamples, scored: EncodedExampl
         return {}
     if isinstance(head, RegressionSpec):
         return {"TF-IDF": _choose_regularization(task, train, texts.tfidf, _ridge, _RIDGE_ALPHA)}
+    share = (task.num_train or len(train.examples)) / max(1, len(train.examples))
+    num_grams = int(share * sum(part.nnz for counts in texts.grams for part in counts[0]))
+    if _is_too_much(len(task.labels), num_grams, _MOST_PRODUCTS):
+        say(
+            f"no word-count baselines: {len(task.labels):,} labels times {num_grams:,} n-grams of the training texts "
+            "would take too long"
+        )
+        return {}
     return {
         "TF-IDF": _choose_regularization(task, train, texts.tfidf, _each_label(_logistic), _LOGISTIC_C),
         "NB-SVM": _choose_regularization(task, train, texts.words, _each_label(_nb_svm), _SVM_C),
@@ -104,12 +122,17 @@ def _choose_regularization(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # a baseline need not converge to the last digit
             best = values[len(values) // 2]
-            if len(set(groups)) >= _FOLDS:
+            is_affordable = not _is_too_much(targets_NC.shape[1], inputs.nnz, _MOST_PRODUCTS_TO_CHOOSE)
+            if is_affordable and len(set(groups)) >= _FOLDS:
                 splits = list(GroupKFold(_FOLDS).split(inputs, groups=groups))
                 best = max(values, key=score)
             return _as_outputs(task.head, fit(own, targets_NC[rows], of_others, best))
 
     return answer
+
+
+def _is_too_much(num_labels: int, num_grams: int, limit: int) -> bool:
+    return num_labels > _FEW_LABELS and num_labels * num_grams > limit
 
 
 def _columns(head: HeadSpec, encoded: EncodedExamples) -> np.ndarray:
@@ -151,17 +174,23 @@ def _logistic(own: Any, has_label: np.ndarray, others: Any, value: float) -> np.
 
 
 def _nb_svm(own: Any, has_label: np.ndarray, others: Any, value: float) -> np.ndarray:
-    """Return the margins of NB-SVM; ``own`` and ``others`` have a 1 for each n-gram that occurs in the text."""
+    """Return the margins of NB-SVM; ``own`` and ``others`` have a 1 for each n-gram that occurs in the text.
+
+    An SVM on uneven labels has a large intercept, which stands for the frequent label. Beside weights that shrink to a
+    quarter, it would decide alone if it did not shrink with them.
+    """
     from scipy.sparse import diags
     from sklearn.svm import LinearSVC
 
-    with_F, without_F = (1.0 + np.asarray(own[side].sum(0)).ravel() for side in (has_label, ~has_label))
+    with_F = np.asarray(own[has_label].sum(0)).ravel()
+    without_F = np.asarray(own.sum(0)).ravel() - with_F
+    with_F, without_F = 1.0 + with_F, 1.0 + without_F
     ratios_F = np.log(with_F / with_F.sum()) - np.log(without_F / without_F.sum())
     scaled = diags(ratios_F)
-    model = LinearSVC(C=value, max_iter=300, random_state=0).fit(own @ scaled, has_label)
+    model = LinearSVC(C=value, max_iter=100, random_state=0).fit(own @ scaled, has_label)
     weights_F = model.coef_[0]
     weights_F = (1 - _OWN_WEIGHTS) * np.abs(weights_F).mean() + _OWN_WEIGHTS * weights_F
-    return np.asarray(others @ scaled @ weights_F + model.intercept_)
+    return np.asarray(others @ scaled @ weights_F + _OWN_WEIGHTS * model.intercept_)
 
 
 def _ridge(own: Any, scores_N1: np.ndarray, others: Any, value: float) -> np.ndarray:

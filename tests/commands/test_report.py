@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 from contextlib import redirect_stdout
 
@@ -105,6 +106,32 @@ def test_markdown_links_to_figures_that_exist(reported):
     links = re.findall(r"\]\((figures/[^)]+)\)", text)
     assert len(links) >= 4
     assert all((reported / "report" / link).is_file() for link in links)
+
+
+def test_without_verdicts_there_are_none_anywhere(tmp_path):
+    counted = {"TF-IDF": [0.80, 0.81, 0.79], "NB-SVM": [0.55, 0.56, 0.54]}
+    runs = tmp_path / "runs"
+    transfer(runs / "finetune" / "ft", [0.70, 0.72, 0.71], controls=[0.66, 0.67, 0.65], baselines=counted)
+    transfer(runs / "probe" / "low", [0.4, 0.42, 0.43], command="probe", controls=[0.5, 0.51, 0.53], baselines=counted)
+    pretraining(runs / "pretrain" / "imdb")
+    pretraining(runs / "pretrain" / "again", init="runs/pretrain/imdb")
+    transfer(runs / "finetune" / "after", [0.75, 0.77, 0.78], init="runs/pretrain/again")
+    words = re.compile(
+        r"\b(better|worse|equivalent|no difference shown|no verdict|helped|hurt|interval|counting words)\b", re.I
+    )
+    texts = {}
+    for verdicts in ("true", "false"):
+        with redirect_stdout(io.StringIO()) as out:
+            command = ["report", str(runs), "figures=false", f"verdicts={verdicts}", f"to={tmp_path / verdicts}"]
+            assert main(command) == 0
+        report = json.loads((tmp_path / verdicts / "report.json").read_text())
+        texts[verdicts] = [out.getvalue(), (tmp_path / verdicts / "report.md").read_text(), report["answer"]]
+        texts[verdicts] += [row["note"] for row in report["rows"] if row["note"]]
+        assert any(row["baseline_difference"] for row in report["rows"]) == (verdicts == "true")
+        assert any(row["difference"] for row in report["rows"]) == (verdicts == "true")
+        assert "80.0" in out.getvalue()  # the scores stay
+    assert all(map(words.search, texts["true"]))
+    assert [match.group() for text in texts["false"] if (match := words.search(text))] == []
 
 
 def test_figures_can_be_left_out_and_the_report_put_elsewhere(runs, tmp_path):

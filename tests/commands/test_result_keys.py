@@ -28,7 +28,7 @@ WHOLE |= {"baselines", "better_baseline", "baseline_difference"}
 SCORED = COMMON | OVER_SEEDS | {"higher_is_better", "collapsed", "majority", "labels", "num_scored", "num_truncated"}
 SCORED |= {"calibration", "classes", "deterministic"}
 PAIRS = COMMON | {"zero_shot", "pretraining_seed", "higher_is_better", "chance", "num_scored", "num_sentences"}
-PAIRS |= {"num_subsets", "num_ties", "token_frequencies", "minus_token_frequencies", "interval"}
+PAIRS |= {"num_subsets", "num_ties", "token_frequencies", "minus_token_frequencies", "interval", "p_value"}
 
 
 @pytest.mark.slow

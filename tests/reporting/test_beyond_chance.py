@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.stats import binomtest
 
 from lmtransfer.reporting.beyond_chance import chance_table
 from lmtransfer.verdicts.verdict import holm
@@ -26,9 +27,12 @@ def test_holms_correction_rejects_what_its_steps_reject() -> None:
     assert holm([]) == []
 
 
-def _about(values: np.ndarray) -> tuple[float, list[float]]:
-    mean, reach = float(values.mean()), 1.96 * float(values.std(ddof=1)) / np.sqrt(len(values))
-    return mean, [mean - reach, mean + reach]
+def _gain(differences: np.ndarray) -> dict[str, Any]:
+    """A difference of accuracies, with a normal interval and McNemar's exact test."""
+    mean, reach = float(differences.mean()), 1.96 * float(differences.std(ddof=1)) / np.sqrt(len(differences))
+    wins, losses = int((differences > 0).sum()), int((differences < 0).sum())
+    p_value = binomtest(wins, wins + losses).pvalue if wins + losses else 1.0
+    return {"accuracy": mean, "interval": [mean - reach, mean + reach], "p_value": float(p_value)}
 
 
 def _entry(
@@ -37,14 +41,16 @@ def _entry(
     frequencies: np.ndarray | None = None,
     control: np.ndarray | None = None,
     run: str = "runs/pretrain/baby",
+    has_verdicts: bool = True,
 ) -> Any:
-    accuracy, interval = _about(rights)
-    result: dict[str, Any] = {"metrics": {"accuracy": accuracy}, "chance": 0.5, "interval": interval}
+    test = binomtest(int(rights.sum()), len(rights))
+    result: dict[str, Any] = {"metrics": {"accuracy": float(rights.mean())}, "chance": 0.5, "num_scored": len(rights)}
+    result |= {"interval": list(test.proportion_ci()), "p_value": float(test.pvalue)}
     for key, other in (("minus_token_frequencies", frequencies), ("minus_random_weights", control)):
         if other is not None:
-            gain, gain_interval = _about(rights - other)
-            result[key] = {"accuracy": gain, "interval": gain_interval}
-    return SimpleNamespace(task=task, run=SimpleNamespace(config={"run": run}, result=result))
+            result[key] = _gain(rights - other)
+    run_of = SimpleNamespace(config={"run": run}, result=result)
+    return SimpleNamespace(task=task, run=run_of, has_verdicts=has_verdicts)
 
 
 def test_a_run_at_chance_is_called_beyond_it_in_few_of_many_tables() -> None:
@@ -71,7 +77,8 @@ def test_each_task_has_both_verdicts() -> None:
     assert rows["ewok"][5:] == ["", ""]
     assert rows["comps"][4].startswith("below")
     assert rows["comps"][6] == "not shown, p = 1.000"
-    assert chance_table([SimpleNamespace(run=SimpleNamespace(result={}, config={}))]) is None  # type: ignore[list-item]
+    plain = SimpleNamespace(run=SimpleNamespace(result={}, config={}), has_verdicts=True)
+    assert chance_table([plain]) is None  # type: ignore[list-item]
 
 
 def test_seeds_are_one_row_and_their_spread_counts() -> None:
@@ -102,6 +109,28 @@ def test_random_weights_have_columns_where_they_were_scored() -> None:
     assert [column.heading for column in table.columns[5:]] == ["minus random weights", "beyond?"]
     assert table.rows[0][6].startswith("yes")
     assert table.rows[1][5:] == ["", ""]
+
+
+@pytest.mark.parametrize(("right", "num"), [(2, 6), (6, 6), (0, 3), (25, 29)])
+def test_a_share_of_few_items_has_an_exact_interval_and_a_word_on_it(right: int, num: int) -> None:
+    rights = np.array([1.0] * right + [0.0] * (num - right))
+    table = chance_table([_entry("mine", rights)])
+    assert table is not None
+    (row,) = table.rows
+    exact = binomtest(right, num)
+    low, high = exact.proportion_ci()
+    assert row[2] == f"{100 * right / num:.1f} ({100 * low:.1f} to {100 * high:.1f})"
+    assert row[1].startswith(f"mine (only {num} items")
+    assert row[4].endswith("p < 0.001" if exact.pvalue < 0.001 else f"p = {exact.pvalue:.3f}")
+
+
+def test_a_report_without_verdicts_has_none_against_chance() -> None:
+    rng = np.random.default_rng(5)
+    good, even = ((rng.random(500) < share).astype(float) for share in (0.8, 0.5))
+    table = chance_table([_entry("blimp", good, even, has_verdicts=False), _entry("ewok", even, has_verdicts=False)])
+    assert table is not None
+    assert [column.heading for column in table.columns[2:]] == ["accuracy (%)", "chance", "minus frequencies"]
+    assert not any(word in str(table.rows) + table.note for word in ("p =", "p <", "yes", "not shown", "erdict"))
 
 
 @pytest.mark.parametrize("rights", [np.ones(50), np.zeros(50)])

@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fakes.runs import transfer
 
 from lmtransfer.reporting.comparison.comparison import find_flips
 from lmtransfer.reporting.comparison.page import headline, html_comparison, remarks, tables, to_json
-from lmtransfer.reporting.comparison.sides import Member, Side
+from lmtransfer.reporting.comparison.sides import Member, Side, read_sides
 from lmtransfer.reporting.comparison.task import compare_sides
 from lmtransfer.reporting.runs.collect import Run
 from lmtransfer.reporting.runs.entries import make_entries
@@ -219,6 +220,24 @@ def test_what_is_missing_is_said(one: Side, other: Side, verdict: str | None, na
     lines = [line for line in missing_of(one, other).splitlines() if all(name in line for name in names)]
     assert lines
     assert any(all((side_name in line) == (side_name in names) for side_name in ("bert", "gpt")) for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("counted", "says"),
+    [
+        ([0.80, 0.81, 0.79], "difference from TF-IDF -9.0 points: worse, for this checkpoint (95 % interval"),
+        ([0.66, 0.78, 0.72], "difference from TF-IDF -1.0 points: no difference shown (95 % interval"),
+        ([0.60, 0.61, 0.59], ""),
+    ],
+)
+def test_a_comparison_has_the_verdict_against_counting_words(tmp_path: Path, counted: list[float], says: str) -> None:
+    transfer(tmp_path / "finetune" / "a", [0.70, 0.72, 0.71], baselines={"TF-IDF": counted})
+    transfer(tmp_path / "finetune" / "b", [0.85, 0.87, 0.86], baselines={"TF-IDF": [0.5, 0.51, 0.49]})
+    lines = remarks(compare_sides(*read_sides([str(tmp_path / "finetune" / name) for name in "ab"])))
+    (own,) = [line for line in lines if "TF-IDF" in line] or [""]
+    assert says in own
+    assert own.startswith("a: " if says else "")
+    assert "as well" not in " ".join(lines)
 
 
 def test_recipes_that_differ_get_a_verdict_about_all_that_differs() -> None:

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -62,7 +62,7 @@ def config(**changes: Any) -> Any:
     )
 
 
-def make_runs(plan: StudyPlan) -> None:
+def make_runs(plan: StudyPlan, baselines: Mapping[str, Sequence[float]] | None = None) -> None:
     """Create the finished runs of a study."""
     for job in plan.jobs:
         if job.stage == "pretrain":
@@ -70,7 +70,9 @@ def make_runs(plan: StudyPlan) -> None:
                 pretraining(job.run, mask_prob=MASKS[job.recipe])
         else:
             init = next(word.partition("=")[2] for word in job.overrides if word.startswith("init="))
-            transfer(job.run, SCORES[job.recipe], controls=CONTROLS, command=job.command, init=init)
+            transfer(
+                job.run, SCORES[job.recipe], controls=CONTROLS, command=job.command, init=init, baselines=baselines
+            )
     note_overrides(plan)
 
 
@@ -117,6 +119,26 @@ def test_the_sentence_names_the_best_and_whether_that_is_beyond_chance(world: Pa
     assert "better" not in shown
     assert "71.0 %" in shown
     assert findings(spec, [])
+
+
+@pytest.mark.parametrize(
+    ("counted", "says"),
+    [
+        ([0.80, 0.81, 0.79], "; -9.0 points against NB-SVM, which counts words (worse, for this checkpoint)"),
+        ([0.66, 0.78, 0.70], "; -0.3 points against NB-SVM, which counts words (no difference shown)"),
+        ([0.50, 0.51, 0.49], ""),
+    ],
+)
+def test_the_sentence_has_the_verdict_against_counting_words(world: Path, counted: list[float], says: str) -> None:
+    plan = make_plan(config())
+    make_runs(plan, {"NB-SVM": counted, "TF-IDF": [0.4, 0.41, 0.39]})
+    lines = lines_of(plan.figures[0], read_rows(plan))
+    said = findings(plan.figures[0], lines)
+    assert says in said
+    assert ("counts words" in said) == bool(says)
+    shown = findings(plan.figures[0], lines, demonstration=True)
+    assert says.partition(" (")[0] in shown
+    assert not any(word in shown for word in ("worse", "no difference"))
 
 
 def test_one_number_of_seeds_for_all_transfers() -> None:

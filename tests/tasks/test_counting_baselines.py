@@ -6,17 +6,22 @@ import math
 import random
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from fakes.tasks import WordTokenizer
+from scipy.optimize import minimize
 from sklearn.feature_extraction.text import CountVectorizer, TfidfVectorizer
 from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.metrics import f1_score
 from sklearn.model_selection import GroupKFold, cross_val_predict
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.pipeline import make_union
+from sklearn.preprocessing import MultiLabelBinarizer
 from sklearn.svm import LinearSVC
 
+from lmtransfer.tasks import counting_baselines as baselines
 from lmtransfer.tasks.base import Task
 from lmtransfer.tasks.counting_baselines import counting_baselines
 from lmtransfer.tasks.encoded import EncodedExamples
@@ -81,21 +86,84 @@ def test_tfidf_is_what_scikit_learn_gives(labels: str, tmp_path: Path) -> None:
     np.testing.assert_allclose(ours if labels == "abc" else ours[:, 1], theirs, rtol=1e-4, atol=1e-4)
 
 
-def test_nb_svm_follows_its_formula(tmp_path: Path) -> None:
-    task, texts, given, others = _classification(tmp_path, "ab")
-    ours = counting_baselines(task, _encoded(task, "train"), _encoded(task, "dev"))["NB-SVM"]
-    found = ours(np.arange(60), np.arange(len(others)))[:, 1]
-    vectorizer = CountVectorizer(ngram_range=(1, 2), token_pattern=TOKEN, binary=True, dtype=float)
-    x, y = vectorizer.fit_transform(texts).toarray(), np.array([label == "b" for label in given])
+def _svm(x: np.ndarray, y: np.ndarray, c: float) -> np.ndarray:
+    """Return weights and intercept that minimize |w|^2 / 2 + b^2 / 2 + C times the sum of squared hinge losses."""
+    inputs, signs = np.hstack([x, np.ones((len(x), 1))]), np.where(y, 1.0, -1.0)
+
+    def loss(w: np.ndarray) -> tuple[float, np.ndarray]:
+        gap = np.maximum(0, 1 - signs * (inputs @ w))
+        return float(w @ w / 2 + c * (gap**2).sum()), w - 2 * c * inputs.T @ (gap * signs)
+
+    found = minimize(loss, np.zeros(inputs.shape[1]), jac=True, method="L-BFGS-B", options={"maxiter": 10_000})
+    return np.asarray(found.x)
+
+
+def _nb_svm(x: np.ndarray, y: np.ndarray, others: np.ndarray, c: float) -> np.ndarray:
+    """Return the margins of Wang and Manning (2012), equations 2 to 5, with beta 1/4, also for the intercept."""
     p, q = 1 + x[y].sum(0), 1 + x[~y].sum(0)
     r = np.log((p / np.abs(p).sum()) / (q / np.abs(q).sum()))
-    candidates = []
-    for c in (0.01, 0.1, 1.0, 10.0):
-        svm = LinearSVC(C=c, max_iter=300, random_state=0).fit(x * r, y)
-        w = svm.coef_[0]
-        interpolated = 0.75 * np.abs(w).sum() / len(w) + 0.25 * w
-        candidates.append((vectorizer.transform(others).toarray() * r) @ interpolated + svm.intercept_[0])
-    assert any(np.allclose(found, candidate, rtol=1e-3, atol=1e-3) for candidate in candidates)
+    *w, b = _svm(x * r, y, c)
+    interpolated = 0.75 * np.abs(w).sum() / len(w) + 0.25 * np.array(w)
+    return np.asarray((others * r) @ interpolated + 0.25 * b)
+
+
+@pytest.mark.parametrize("labels", ["ab", "abc"])
+def test_nb_svm_follows_its_formula(labels: str, tmp_path: Path) -> None:
+    task, texts, given, others = _classification(tmp_path, labels)
+    ours = counting_baselines(task, _encoded(task, "train"), _encoded(task, "dev"))["NB-SVM"]
+    rows = np.arange(0, 60, 2)
+    found = ours(rows, np.arange(len(others)))
+    own, y = [texts[row] for row in rows], np.array([given[row] for row in rows])
+    vectorizer = CountVectorizer(ngram_range=(1, 2), token_pattern=TOKEN, binary=True, dtype=float)
+    x = vectorizer.fit_transform(own).toarray()
+    columns = list(labels) if len(labels) > 2 else ["b"]
+
+    def margins(train: np.ndarray, scored: np.ndarray, c: float) -> np.ndarray:
+        return np.stack([_nb_svm(x[train], y[train] == one, scored, c) for one in columns], axis=1)
+
+    def num_right(c: float) -> int:
+        right = 0
+        for train, held_out in GroupKFold(3).split(own, groups=own):
+            outputs = margins(train, x[held_out], c)
+            chosen = outputs.argmax(1) if len(labels) > 2 else (outputs[:, 0] > 0).astype(int)
+            right += int((np.array(list(labels))[chosen] == y[held_out]).sum())
+        return right
+
+    best = max((0.01, 0.1, 1.0, 10.0), key=num_right)
+    theirs = margins(np.arange(len(own)), vectorizer.transform(others).toarray(), best)
+    np.testing.assert_allclose(found if len(labels) > 2 else found[:, 1:], theirs, rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize("frequent", ["good", "bad"])
+def test_nb_svm_leaves_the_frequent_label_if_the_labels_are_uneven(frequent: str, tmp_path: Path) -> None:
+    rare = "bad" if frequent == "good" else "good"
+    rng = np.random.default_rng(3)
+
+    def texts(num: int) -> list[tuple[str, str]]:
+        """Texts of ten common words and three rarer ones, most of which occur with one label only."""
+        rows = []
+        for row in range(num):
+            label = frequent if row % 10 < 7 else rare
+            common = [f"w{word}" for word in rng.integers(0, 400, 10)]
+            hints = [f"{label if rng.random() < 0.75 else 'any'}{word}" for word in rng.integers(0, 60, 3)]
+            rows.append((" ".join(rng.permutation(common + hints)), label))
+        return rows
+
+    train, dev = texts(200), texts(400)
+    columns = {
+        "text_column": "text",
+        "label_column": "label",
+        "train": _rows(tmp_path / "train.tsv", "text\tlabel", train),
+        "dev": _rows(tmp_path / "dev.tsv", "text\tlabel", dev),
+    }
+    task = TextClassification(name="t", labels=["bad", "good"], **columns)  # type: ignore[arg-type]
+    ours = counting_baselines(task, _encoded(task, "train"), _encoded(task, "dev"))["NB-SVM"]
+    outputs = ours(np.arange(200), np.arange(400))
+    answers = np.array(["bad", "good"])[outputs.argmax(1)]
+    gold = np.array([label for _, label in dev])
+    of_rare = answers[gold == rare] == rare
+    assert (answers == gold).mean() > 0.8  # the majority has 0.7
+    assert of_rare.mean() > 0.5
 
 
 def test_a_pair_is_told_by_both_texts_and_their_overlap(tmp_path: Path) -> None:
@@ -156,3 +224,64 @@ def test_labels_that_no_example_or_every_example_has_are_certain(tmp_path: Path)
         assert (outputs[:, 4] < -100).all()
         assert ((outputs[:, :3] > 0) == [[g == label for label in "abc"] for g in given]).mean() > 0.95
         np.testing.assert_array_equal(outputs, baseline(every, every))
+
+
+def test_tfidf_of_sets_of_labels_is_what_scikit_learn_gives(tmp_path: Path) -> None:
+    (texts, given), (others, _) = _texts(60), _texts(20, seed=1)
+    sets = [sorted({label, "abc"[row % 3]}) for row, label in enumerate(given)]
+    train = _rows(tmp_path / "t.tsv", "text\tlabels", [(t, ",".join(s)) for t, s in zip(texts, sets, strict=True)])
+    dev = _rows(tmp_path / "d.tsv", "text\tlabels", [(text, "a") for text in others])
+    columns = {"text_column": "text", "label_column": "labels", "train": train, "dev": dev}
+    task = MultiLabel(name="m", labels=["a", "b", "c"], **columns)  # type: ignore[arg-type]
+    ours = counting_baselines(task, _encoded(task, "train"), _encoded(task, "dev"))["TF-IDF"](
+        np.arange(60), np.arange(20)
+    )
+    y = MultiLabelBinarizer().fit_transform(sets)
+    union = make_union(
+        TfidfVectorizer(ngram_range=(1, 2), token_pattern=TOKEN, sublinear_tf=True),
+        TfidfVectorizer(ngram_range=(2, 5), analyzer="char_wb", sublinear_tf=True),
+    )
+    features = union.fit_transform(texts)
+
+    def model(c: float) -> OneVsRestClassifier:
+        return OneVsRestClassifier(LogisticRegression(C=c, solver="liblinear", dual=True, max_iter=300, random_state=0))
+
+    def micro_f1(c: float) -> float:
+        answers = cross_val_predict(model(c), features, y, groups=texts, cv=GroupKFold(3))
+        return float(f1_score(y, answers, average="micro"))
+
+    best = max((0.1, 0.3, 1.0, 3.0, 10.0, 30.0), key=micro_f1)
+    theirs = model(best).fit(features, y).decision_function(union.transform(others))
+    np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("num_labels", [60, 400])
+def test_many_labels_do_not_multiply_the_cost(num_labels: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(baselines, "_MOST_PRODUCTS_TO_CHOOSE", 10_000)
+    monkeypatch.setattr(baselines, "_MOST_PRODUCTS", 10_000_000)
+    labels = [f"l{row}" for row in range(num_labels)]
+    rows = [(f"word{row % num_labels} and word{row % 7}", f"l{row % num_labels}") for row in range(2 * num_labels)]
+    train = _rows(tmp_path / "t.tsv", "text\tlabel", rows)
+    columns = {"text_column": "text", "label_column": "label", "train": train, "dev": train}
+    task = TextClassification(name="t", labels=labels, **columns)  # type: ignore[arg-type]
+    encoded, notes, fits = _encoded(task, "train"), list[str](), Counter[str]()
+
+    def count_fits(model: Any, *arguments: Any) -> Any:
+        fits[type(model).__name__] += 1
+        return fit[type(model)](model, *arguments)
+
+    fit = {kind: kind.fit for kind in (LogisticRegression, LinearSVC)}
+    for kind in fit:
+        monkeypatch.setattr(kind, "fit", count_fits)
+    found = counting_baselines(task, encoded, encoded, say=notes.append)
+    every = np.arange(len(rows))
+    outputs = {name: baseline(every, every) for name, baseline in found.items()}
+    if num_labels == 400:
+        assert (found, fits) == ({}, {})
+        (note,) = notes
+        assert all(word in note for word in ("400 labels", "n-grams", "no word-count baselines"))
+    else:  # each label is fitted once, with a fixed regularization
+        assert notes == []
+        assert fits == {"LogisticRegression": num_labels, "LinearSVC": num_labels}
+        gold = np.array([row % num_labels for row in range(len(rows))])
+        assert all((output.argmax(1) == gold).mean() > 0.9 for output in outputs.values())

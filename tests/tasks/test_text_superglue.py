@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import string
 from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
@@ -145,6 +146,41 @@ def test_entities_fill_the_gap_and_any_right_spelling_counts(tmp_path: Path) -> 
     other = {**RECORD, "qas": [{**RECORD["qas"][0], "answers": [{"text": "NATO"}]}]}  # type: ignore[index]
     with refuses(DataError, "train.jsonl:1", "'NATO'", "entity"):
         made("record", tmp_path, other).examples("train")
+
+
+ARTICLES = ("a", "an", "the")
+
+
+def _official_f1(said: str, gold: str) -> float:
+    """The F1 of the official script of ReCoRD 1.0: 0 if no word is shared, so also if neither text has a word."""
+    words, gold_words = (
+        [
+            word
+            for word in "".join(c for c in text.lower() if c not in string.punctuation).split()
+            if word not in ARTICLES
+        ]
+        for text in (said, gold)
+    )
+    num = sum((Counter(words) & Counter(gold_words)).values())
+    return 2 * num / (len(words) + len(gold_words)) if num else 0.0
+
+
+@pytest.mark.parametrize(
+    "entities", [["The", "A", "Bob", "Bob Ray"], ["--", "?!", "The Who", "Who"], ["An", "an", "U.S."]]
+)
+def test_entities_without_words_score_as_in_the_official_script(tmp_path: Path, entities: list[str]) -> None:
+    text = ", ".join(entities)
+    starts = [text.index(entity) for entity in entities]
+    spans = [{"start": start, "end": start + len(e) - 1} for start, e in zip(starts, entities, strict=True)]
+    qas = [{"query": "@placeholder left", "answers": [{"text": entity}]} for entity in entities]
+    task = made("record", tmp_path, {"passage": {"text": text, "entities": spans}, "qas": qas})
+    examples = task.examples("train")
+    for place, said in enumerate(entities):
+        found = task.score(examples, [ChoiceAnswer(place, "")] * len(entities))
+        assert found["f1"] == pytest.approx(np.mean([_official_f1(said, gold) for gold in entities]))
+        plain = [" ".join(word for word in gold.lower().strip("-?!").replace(".", "").split() if word not in ARTICLES)
+                 for gold in entities]  # fmt: skip
+        assert found["exact_match"] == pytest.approx(np.mean([plain[place] == gold for gold in plain]))
 
 
 @pytest.mark.parametrize(

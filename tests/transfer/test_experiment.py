@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable
+from dataclasses import MISSING, fields
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +17,7 @@ import yaml
 from fakes.objectives import NumberTokenizer, gpt
 from fakes.tasks import WordTokenizer, bert, labels_head, random_examples
 from fakes.transfer_files import MASKED, QUICK, lmtransfer, make_world
+from sklearn.dummy import DummyClassifier
 from support.refusals import refuses
 from torch import nn
 
@@ -31,6 +33,7 @@ from lmtransfer.tasks.heads import ClassificationSpec, HeadSpec, SpanSpec, Taggi
 from lmtransfer.tasks.qa.example import GoldSpan, QuestionExample
 from lmtransfer.tasks.source import TaskSource
 from lmtransfer.tasks.tagging.example import TaggedExample
+from lmtransfer.tasks.tagging.task import Tagging
 from lmtransfer.tasks.text.classification import TextClassification
 from lmtransfer.tasks.text.example import sentences_of
 from lmtransfer.tokenizers import words
@@ -42,7 +45,8 @@ from lmtransfer.transfer.experiment.data import read_task_data
 from lmtransfer.transfer.experiment.experiment import Experiment
 from lmtransfer.transfer.experiment.messages import remarks
 from lmtransfer.transfer.experiment.part_run import match_labels
-from lmtransfer.transfer.experiment.settings import with_trained_start
+from lmtransfer.transfer.experiment.results import majority_entry, majority_of
+from lmtransfer.transfer.experiment.settings import Setting, with_trained_start
 from lmtransfer.transfer.experiment.training_run import UsedRows, train_used_rows
 from lmtransfer.transfer.learner import TaskLearner
 from lmtransfer.transfer.method import TransferMethod
@@ -110,6 +114,56 @@ def test_no_held_out_phrase_lies_inside_a_trained_one(tmp_path: Path) -> None:
         trained, held_out = ([data.train.examples[row].text for row in rows] for rows in (part.train, part.held_out))
         assert abs(len(held_out) - 0.1 * len(texts)) <= 8
         assert not [text for text in held_out if any(_contains(other, text) for other in trained)]
+
+
+def _setting(task: Task, seeds: list[int]) -> Setting:
+    """Return the settings of a command, of which only the task and its data are used."""
+    data = read_task_data(task, WordTokenizer(), bert(), seeds=seeds, split="dev")
+    names = [field.name for field in fields(Setting) if field.default is MISSING and field.default_factory is MISSING]
+    return Setting(**dict.fromkeys(names) | {"task": task, "data": data})  # type: ignore[arg-type]
+
+
+def test_the_majority_is_that_of_the_examples_that_each_seed_has(tmp_path: Path) -> None:
+    rng = random.Random(1)
+    for split, num in (("train", 40), ("dev", 30)):
+        sentences = [[(f"w{rng.randrange(9)}", rng.choice("AABBC")) for _ in range(5)] for _ in range(num)]
+        text = "\n\n".join("\n".join(map("\t".join, sentence)) for sentence in sentences)
+        (tmp_path / f"{split}.conll").write_text(text + "\n")
+    names = {"train": "train.conll", "dev": "dev.conll", "data_root": str(tmp_path)}
+    task = Tagging(name="t", scheme="words", num_train=4, **names)  # type: ignore[arg-type]
+    seeds = list(range(8))
+    setting = _setting(task, seeds)
+    gold = [tag for example in setting.data.evaluation.examples for tag in example.tags]
+    scores, chosen = [], set()
+    for seed in seeds:
+        own = [setting.data.train.examples[row] for row in setting.data.whole[seed, None].train]
+        assert len(own) == 4
+        tags = np.array([tag for example in own for tag in example.tags])
+        dummy = DummyClassifier(strategy="most_frequent").fit(np.zeros((len(tags), 1)), tags)
+        scores.append(dummy.score(np.zeros((len(gold), 1)), gold))
+        chosen.add(int(dummy.predict([[0]])[0]))
+    assert len(chosen) > 1  # so the majority of all seeds' examples together is another number
+    assert majority_of(setting, seeds) == pytest.approx({"accuracy": np.mean(scores)})
+
+
+def test_the_majority_of_a_fold_is_that_of_the_other_folds(tmp_path: Path) -> None:
+    labels = [*"a" * 10, *"b" * 10, *"c" * 3]
+    rows = [f"text {row} of {row % 5}\t{label}" for row, label in enumerate(labels)]
+    (tmp_path / "train.tsv").write_text("\n".join(["text\tlabel", *rows]) + "\n")
+    columns = {"text_column": "text", "label_column": "label", "train": "train.tsv", "data_root": str(tmp_path)}
+    task = TextClassification(name="t", labels=list("abc"), folds=3, **columns)  # type: ignore[arg-type]
+    setting = _setting(task, [0, 1])
+    right = 0
+    for seed in (0, 1):
+        for fold in range(3):
+            part = setting.data.whole[seed, fold]
+            own, scored = (np.array(labels)[rows] for rows in (part.train, part.scored))
+            dummy = DummyClassifier(strategy="most_frequent").fit(own[:, None], own)
+            right += int((dummy.predict(scored[:, None]) == scored).sum())
+            assert majority_entry(setting, (seed, fold)) == {"majority_label": dummy.predict([["a"]])[0]}
+    majority = majority_of(setting, [0, 1])
+    assert majority is not None
+    assert majority["accuracy"] == pytest.approx(right / (2 * len(labels)))
 
 
 def test_questions_of_a_passage_and_equal_texts_are_a_group() -> None:

@@ -20,11 +20,11 @@ from lmtransfer.reporting.verdict_text import (
     grounds,
     interval_text,
     power_text,
+    verdict_lines,
     verdict_text,
-    word_count_note,
 )
 from lmtransfer.system.printable import format_difference, format_metric, printable
-from lmtransfer.verdicts.difference import VERDICTS, Difference
+from lmtransfer.verdicts.difference import BETTER, VERDICTS, Difference
 from lmtransfer.verdicts.spread import Spread, spread
 
 if TYPE_CHECKING:
@@ -63,10 +63,9 @@ def remarks(comparison: Comparison) -> list[str]:
         "seeds all alike": "no verdict: all seeds of one side, or the differences of all pairs, are equal",
     }.get(comparison.difference.verdict, "")
     counted = [
-        f"{side.name}: {word_count_note(entry.baseline_difference, entry.better_baseline)}"
+        f"{side.name}: {verdict_lines(difference, side.metric, reference=side.first.better_baseline)[0]}"
         for side in comparison.sides
-        for entry in side.entries[:1]
-        if entry.baseline_difference is not None and word_count_note(entry.baseline_difference, entry.better_baseline)
+        if (difference := side.first.baseline_difference) is not None and difference.verdict not in BETTER
     ]
     lines = [
         why,

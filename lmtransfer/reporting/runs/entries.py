@@ -70,6 +70,7 @@ class Entry:
         metrics: the names of the task's metrics, the main one first; empty if the task offers no choice.
         task_fingerprint: the identity of the task, regardless of its name; see ``RunResult``.
         margin: the size below which a difference does not matter, in the metric's unit.
+        has_verdicts: whether the report judges the run; see ``without_verdicts``.
     """
 
     run: Run
@@ -101,6 +102,7 @@ class Entry:
     difference: Difference | None = None
     baseline_difference: Difference | None = None
     without_control: str = ""
+    has_verdicts: bool = True
 
     @property
     def score(self) -> Spread | None:
@@ -147,6 +149,10 @@ class Entry:
         """A sort key that puts the best score first."""
         assert self.score is not None
         return -self.score.mean if self.higher_is_better else self.score.mean
+
+    def without_verdicts(self) -> Entry:
+        """Return the entry without any verdict, for a demonstration whose runs are too short for one."""
+        return replace(self, difference=None, baseline_difference=None, without_control="", has_verdicts=False)
 
     def is_worse(self, score: float, other: float) -> bool:
         """Whether a value of the main metric is worse than another."""

@@ -39,7 +39,7 @@ def token_f1(answer: str, reference: str, *, empty_agree: bool = True) -> float:
 
     Args:
         empty_agree: whether two texts that are both empty after normalization have F1 1 (SQuAD 2.0, CoQA) or 0 (SQuAD
-            1.1, QuAC).
+            1.1, QuAC, ReCoRD).
     """
     words, gold_words = normalize_answer(answer).split(), normalize_answer(reference).split()
     if not words or not gold_words:

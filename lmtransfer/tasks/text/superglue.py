@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -325,7 +326,8 @@ class CommonsenseReading(MultipleChoice):
 
     Each choice is the statement with an entity of the passage in the gap; the entities are distinct and in order of
     appearance, and several may be correct. The official metrics are ``f1`` and ``exact_match`` of the chosen entity's
-    text, the best over the correct entities.
+    text, the best over the correct entities. As in the official script, two entities that consist only of articles or
+    punctuation match exactly, but have F1 0.
     """
 
     main_metric = "f1"
@@ -386,5 +388,5 @@ def _of_entities(examples: Sequence[ChoiceExample], answers: Sequence[ChoiceAnsw
     ]
     return {
         name: Ratio.mean(np.array([max(score(said, gold) for gold in right) for said, right in pairs]))
-        for name, score in (("f1", token_f1), ("exact_match", exact_match))
+        for name, score in (("f1", partial(token_f1, empty_agree=False)), ("exact_match", exact_match))
     }

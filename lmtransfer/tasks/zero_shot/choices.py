@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import math
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby, islice
 from pathlib import Path
-from statistics import NormalDist
 from typing import Any, Literal
 
 import numpy as np
@@ -27,6 +25,13 @@ from lmtransfer.tasks.file_formats.blimp import (
 )
 from lmtransfer.tasks.metrics.scored_examples import Ratio, ScoredExamples, scored_examples
 from lmtransfer.tasks.zero_shot.task import Completion, CompletionScores, CompletionTask, Findings, ModelFacts
+from lmtransfer.verdicts.shares import (
+    effective_items,
+    few_items_note,
+    paired_difference,
+    share_interval,
+    share_p_value,
+)
 
 #: The file in the run directory with a JSON line for each item.
 CHOICES_FILE = "choices.jsonl"
@@ -120,7 +125,8 @@ class CompletionChoice(CompletionTask):
     def evaluate(self, items: Sequence[Choice], scores: Sequence[CompletionScores], model: ModelFacts) -> Findings:
         answers = [self._values(part.tokens) for part in scores]
         metrics, rights = self.score(items, answers), self.rights(items, answers)
-        low, high = self.interval(items, rights)
+        chance, num = self.chance(items), self._effective_items(items, rights)
+        low, high = share_interval(metrics["accuracy"], num)
         subsets = {item.subset for item in items}
         num_ties = sum(values.count(max(values)) > 1 for values in answers)
         more: dict[str, Any] = {
@@ -128,8 +134,10 @@ class CompletionChoice(CompletionTask):
             "num_subsets": len(subsets),
             "num_ties": num_ties,
             "interval": [low, high],
+            "p_value": share_p_value(metrics["accuracy"], num, chance),
         }
         notes = [f"{len(subsets)} {self.kind.subset}s", f"95 % interval {100 * low:.1f} to {100 * high:.1f} over items"]
+        notes += filter(None, [few_items_note(len(items))])
         baseline = None
         if model.token_logs_V is not None:
             logs_V = model.token_logs_V
@@ -146,7 +154,7 @@ class CompletionChoice(CompletionTask):
             metrics=metrics,
             examples=self.scored_examples(items, answers),
             num_scored=len(items),
-            chance=self.chance(items),
+            chance=chance,
             baseline=baseline,
             more=more,
             shown={name: name.split("/")[1] for name in metrics if name.startswith(category)},
@@ -162,10 +170,11 @@ class CompletionChoice(CompletionTask):
         return self._gain(items, own, other)
 
     def _gain(self, items: Sequence[Choice], rights: Sequence[float], others: Sequence[float]) -> dict[str, Any]:
-        """Return the difference of two accuracies on the same items, and its 95 % interval."""
-        differences = np.subtract(rights, others)
-        accuracy = float(np.average(differences, weights=self._weights(items)))
-        return {"accuracy": accuracy, "interval": list(self.interval(items, differences))}
+        """Return the difference of two accuracies on the same items, its 95 % interval and its p value."""
+        differences, weights = np.subtract(rights, others), self._weights(items)
+        low, high, p_value = paired_difference(differences, weights, _strata(items))
+        accuracy = float(np.average(differences, weights=weights))
+        return {"accuracy": accuracy, "interval": [low, high], "p_value": p_value}
 
     def _values(self, tokens: Sequence[np.ndarray]) -> list[float]:
         """Return the sum, or the mean, of the log-probabilities of each alternative's tokens."""
@@ -198,24 +207,9 @@ class CompletionChoice(CompletionTask):
         """Return the credit for each item: 1 if the correct alternative is chosen, 0 if not, a share for a tie."""
         return [self._credit(choice.label, scores) for choice, scores in zip(examples, answers, strict=True)]
 
-    def interval(self, examples: Sequence[Choice], values: Sequence[float] | np.ndarray) -> tuple[float, float]:
-        """Return the 95 % interval of a weighted mean over items, weighted as in ``score``.
-
-        The items of each subset are a sample, and the subsets are fixed (stratified sampling, normal approximation).
-
-        Args:
-            values: one value per item, such as ``rights``, or the difference between two models' ``rights``.
-        """
-        weights, column = self._weights(examples), np.asarray(values, dtype=np.float64)
-        subsets = np.unique([choice.subset for choice in examples], return_inverse=True)[1]
-        variance = 0.0
-        for subset in range(subsets.max() + 1):
-            rows = subsets == subset
-            count = int(rows.sum())
-            if count > 1:
-                variance += float(weights[rows].sum() / weights.sum()) ** 2 * float(column[rows].var(ddof=1)) / count
-        mean, reach = float(np.average(column, weights=weights)), NormalDist().inv_cdf(0.975) * math.sqrt(variance)
-        return mean - reach, mean + reach
+    def _effective_items(self, items: Sequence[Choice], rights: Sequence[float]) -> float:
+        """Return the effective number of items; those of each subset are a sample, and the subsets are fixed."""
+        return effective_items(np.asarray(rights, dtype=np.float64), self._weights(items), _strata(items))
 
     def chance(self, examples: Sequence[Choice]) -> float:
         """Return the accuracy of guessing."""
@@ -270,6 +264,11 @@ def gain_text(gain: Mapping[str, Any]) -> str:
     """Format a gain in accuracy and its interval, in points."""
     low, high = gain["interval"]
     return f"{100 * gain['accuracy']:+.1f} ({100 * low:+.1f} to {100 * high:+.1f})"
+
+
+def _strata(items: Sequence[Choice]) -> np.ndarray:
+    """Return the index of each item's subset, shape (N,)."""
+    return np.unique([item.subset for item in items], return_inverse=True)[1]
 
 
 def _choice_line(item: Choice, values: Sequence[float]) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -164,11 +164,13 @@ class Experiment:
         baselines = None
         if self.config["baseline"]:
             with self.console.status("counting words, for the baselines"):
-                baselines = baseline_results(self.setting, self.seeds, self.directory, command=self.command)
+                baselines = baseline_results(
+                    self.setting, self.seeds, self.directory, command=self.command, say=self._say
+                )
         return joint_result(
             trained["pretrained"],
             controls,
-            majority_of(self.setting),
+            majority_of(self.setting, self.seeds),
             learning_rates=self.config["learning_rates"],
             init=self.config.get("init"),
             examples=(self._examples(trained["pretrained"]), self._examples(controls, is_control=True)),
@@ -259,27 +261,30 @@ class Experiment:
 
 
 def baseline_results(
-    setting: Setting, seeds: Sequence[int], directory: RunDirectory, *, command: str
+    setting: Setting, seeds: Sequence[int], directory: RunDirectory, *, command: str, say: Callable[[str], None]
 ) -> dict[str, BaselineResult]:
     """Train and score a task's baselines, and write their predictions; return the results by baseline name.
 
     With a fixed training set, every seed has the same predictions, which are computed once.
+
+    Args:
+        say: receives the reason if the baselines are left out.
     """
     return process_group.broadcast(
-        _compute_baselines(setting, seeds, directory, command) if process_group.is_main() else None
+        _compute_baselines(setting, seeds, directory, command, say) if process_group.is_main() else None
     )
 
 
 def _compute_baselines(
-    setting: Setting, seeds: Sequence[int], directory: RunDirectory, command: str
+    setting: Setting, seeds: Sequence[int], directory: RunDirectory, command: str, say: Callable[[str], None]
 ) -> dict[str, BaselineResult]:
     task, data = setting.task, setting.data
     baselines: dict[str, BaselineResult] = {}
     files: dict[str, Predictions] = {}
     is_random = task.num_train is not None or task.folds is not None
-    for name, baseline in counting_baselines(task, data.train, data.evaluation).items():
+    for name, baseline in counting_baselines(task, data.train, data.evaluation, say=say).items():
         scores: dict[bytes, Evaluation] = {}
-        keys = [b"".join(data.whole[draw].train.tobytes() for draw in _draws(setting, seed)) for seed in seeds]
+        keys = [b"".join(data.whole[draw].train.tobytes() for draw in setting.draws(seed)) for seed in seeds]
         for seed, key in zip(seeds, keys, strict=True):
             if key not in scores:
                 scores[key] = _evaluation(setting, baseline, seed)
@@ -318,16 +323,11 @@ def _compute_baselines(
     return baselines
 
 
-def _draws(setting: Setting, seed: int) -> list[tuple[int, int | None]]:
-    folds = setting.task.folds
-    return [(seed, None)] if folds is None else [(seed, fold) for fold in range(folds)]
-
-
 def _evaluation(setting: Setting, baseline: Baseline, seed: int) -> Evaluation:
     """Return a baseline's scores and predictions on the examples that a run with this seed is scored on."""
     data, every = setting.data, np.arange(len(setting.data.evaluation.examples))
     outputs = {}
-    for draw in _draws(setting, seed):
+    for draw in setting.draws(seed):
         part = data.whole[draw]
         outputs[draw] = baseline(part.train, every if part.scored is None else part.scored)
     return score_outputs(setting.task, data.evaluation, Outputs(data.join_outputs(outputs), None), keep=True)

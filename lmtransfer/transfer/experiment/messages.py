@@ -19,7 +19,7 @@ from lmtransfer.reporting.runs.details import (
 )
 from lmtransfer.reporting.runs.scores import is_worse, other_metrics
 from lmtransfer.reporting.table import metric_heading
-from lmtransfer.reporting.verdict_text import verdict_lines, word_count_note
+from lmtransfer.reporting.verdict_text import verdict_lines
 from lmtransfer.runs.result import JointResult
 from lmtransfer.system.console import Console
 from lmtransfer.system.printable import count, duration, format_metric, in_percent, printable, short_path
@@ -121,7 +121,6 @@ def remarks(result: Result) -> list[str]:
         lines += verdict_lines(difference, metric)
     if to_baseline is not None:
         lines += verdict_lines(to_baseline, metric, reference=result["better_baseline"])
-        lines += filter(None, [word_count_note(to_baseline, result["better_baseline"])])
     for label, part in (("of this run", result), ("of the control", result.get("control"))):
         if part and part["collapsed"]:
             lines.append(

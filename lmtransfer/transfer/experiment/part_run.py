@@ -166,7 +166,7 @@ class PartRun:
         choice_scores = [result.more["chosen_score"] for result in results]
         more: dict[str, Any] = {
             "labels": list(setting.task.labels),
-            **majority_entry(setting),
+            **majority_entry(setting, (self.part.seed, 0)),
             "num_train": round(mean("num_train")),
             "num_held_out": round(mean("num_held_out")),
             "num_scored": len(setting.data.evaluation.examples),

@@ -11,9 +11,11 @@ from typing import Any
 from lmtransfer.reporting.runs.details import edge_of_grid, joint_calibration, joint_layer_weights
 from lmtransfer.runs.result import JointResult, SeedResult, largest_values
 from lmtransfer.tasks.answers import LabelAnswer
+from lmtransfer.tasks.base import Example
 from lmtransfer.tasks.metrics.scored_examples import mean_by_class
 from lmtransfer.training.weights import num_parameters
 from lmtransfer.transfer.convex_fit import FOLDS
+from lmtransfer.transfer.experiment.data import Draw
 from lmtransfer.transfer.experiment.settings import Part, Setting
 from lmtransfer.transfer.experiment.training_run import Outcome
 from lmtransfer.transfer.learner import TaskLearner
@@ -59,7 +61,7 @@ def run_result(
         collapsed=evaluation.collapsed,
         more={
             "labels": list(task.labels),
-            **majority_entry(setting),
+            **majority_entry(setting, part.draw),
             "num_train": outcome.num_train,
             "num_held_out": outcome.num_held_out,
             "num_scored": len(data.evaluation.examples if scored is None else scored),
@@ -216,20 +218,39 @@ def condition_of(
     )
 
 
-def majority_of(setting: Setting) -> dict[str, float] | None:
-    """Compute the metrics of the best predictions that ignore the input, such as the most frequent training label."""
+def majority_of(setting: Setting, seeds: Sequence[int]) -> dict[str, float] | None:
+    """Compute the metrics of the best predictions that ignore the input, such as the most frequent training label.
+
+    They are fitted to the training examples of each seed (and fold); the metrics are means over seeds.
+    """
     task, examples = setting.task, setting.data.evaluation.examples
-    answers = task.baseline(setting.data.train.examples, examples)
-    return None if answers is None else task.score(examples, answers)
+    metrics = []
+    for seed in seeds:
+        answers: list[Any] = list(examples)
+        for draw in setting.draws(seed):
+            part = setting.data.whole[draw]
+            scored = range(len(examples)) if part.scored is None else part.scored.tolist()
+            own = task.baseline(_training_examples(setting, draw), [examples[row] for row in scored])
+            if own is None:
+                return None
+            for row, answer in zip(scored, own, strict=True):
+                answers[row] = answer
+        metrics.append(task.score(examples, answers))
+    return {name: fmean(values[name] for values in metrics) for name in metrics[0]}
 
 
-def majority_entry(setting: Setting) -> dict[str, Any]:
+def majority_entry(setting: Setting, draw: Draw) -> dict[str, Any]:
     """Return the entry that explains ``majority``: ``baseline`` if the baseline is named, else ``majority_label``."""
     if setting.task.baseline_name is not None:
         return {"baseline": setting.task.baseline_name}
-    train = setting.data.train.examples
+    train = _training_examples(setting, draw)
     answers = setting.task.baseline(train, train[:1]) or []
     return {"majority_label": answers[0].name} if answers and isinstance(answers[0], LabelAnswer) else {}
+
+
+def _training_examples(setting: Setting, draw: Draw) -> list[Example]:
+    data = setting.data
+    return [data.train.examples[row] for row in data.whole[draw].train]
 
 
 def choice_data(setting: Setting) -> str:

@@ -64,6 +64,11 @@ class Setting:
     features: dict[str, dict[str, FeatureTable]] = field(default_factory=dict)
     text: JointText | None = None
 
+    def draws(self, seed: int) -> list[Draw]:
+        """The draws of a seed: one, or one for each fold."""
+        folds = self.task.folds
+        return [(seed, None)] if folds is None else [(seed, fold) for fold in range(folds)]
+
     def score_text(self, score: float) -> str:
         """Format a score of the task for messages: ``accuracy 78.3``."""
         metric = self.task.main_metric
