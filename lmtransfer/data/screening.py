@@ -20,7 +20,7 @@ from typing_extensions import override
 from lmtransfer.config.types import Folder, NgramWords, PositiveProb
 from lmtransfer.data.corpora.corpus import text_hash
 from lmtransfer.data.documents import Corpus, Document
-from lmtransfer.data.token_cache import lock_folder
+from lmtransfer.data.token_cache import make_once
 from lmtransfer.errors import ConfigError
 from lmtransfer.system.durable import staged_folder, write_json
 from lmtransfer.system.machine import default_cache_dir
@@ -400,10 +400,12 @@ class ScreenedCorpus(Corpus):
         key = blake2b(f"{self.source.fingerprint()} {self.screening.fingerprint}".encode(), digest_size=10).hexdigest()
         cache_dir = default_cache_dir() if self.screening.cache_dir is None else Path(self.screening.cache_dir)
         folder = cache_dir / "screening" / key
-        with lock_folder(folder):
-            if not folder.is_dir():
-                with staged_folder(folder) as staged:
-                    self.screening.scan(self.source, staged)
+
+        def make() -> None:
+            with staged_folder(folder) as staged:
+                self.screening.scan(self.source, staged)
+
+        make_once(folder, make)
         return folder
 
     @override

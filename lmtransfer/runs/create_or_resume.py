@@ -48,7 +48,7 @@ def hold(folder: Path) -> None:
         return
     release(folder)
     while True:
-        descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+        descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
         try:
             # The lock belongs to this process, so its workers do not keep the lock after it ends.
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

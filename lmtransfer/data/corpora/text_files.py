@@ -13,6 +13,7 @@ import os
 import re
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -159,8 +160,9 @@ def source_digest(path: SourceFile, memo_folder: str | Path | None = None) -> st
     digest = file_hash(path)
     unchanged = max(before[2:]) < time.time_ns() - int(_UNCHANGED_SECONDS * 1e9)
     if unchanged and _stamp(path) == before:
-        memo.parent.mkdir(parents=True, exist_ok=True)
-        write_json(memo, {**_read_memo(memo), str(path): {"stamp": before, "digest": digest}})
+        with suppress(OSError):  # the cache may be read-only
+            memo.parent.mkdir(parents=True, exist_ok=True)
+            write_json(memo, {**_read_memo(memo), str(path): {"stamp": before, "digest": digest}})
     return digest
 
 
