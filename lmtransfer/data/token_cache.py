@@ -34,7 +34,7 @@ from pydantic import TypeAdapter
 from lmtransfer.data.corpora.corpus import text_hash
 from lmtransfer.data.corpora.mixture import MixtureCorpus
 from lmtransfer.data.corpora.sentences import sentence_spans
-from lmtransfer.data.documents import Corpus
+from lmtransfer.data.documents import Corpus, with_file_names, without_file_names
 from lmtransfer.data.token_shards import (
     STORE_FORMAT,
     CorpusStatistics,
@@ -52,7 +52,7 @@ from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.tokenizers.load import load_tokenizer
 from lmtransfer.tokenizers.trainers import TokenizerTrainer
 
-CACHE_FORMAT = 2  # increase when the same text and tokenizer would produce different sentences, blocks or statistics
+CACHE_FORMAT = 3  # increase when the same text and tokenizer would produce different sentences, blocks or statistics
 SIDES = ("train", "validation")
 BLOCK_CHARACTERS = 1 << 21
 _DOCUMENT_COST = 64
@@ -448,12 +448,12 @@ def prepare(
                 "corpus_fingerprint": fingerprint,
                 "tokenizer_fingerprint": tokenizer.fingerprint,
                 "vocab_size": tokenizer.vocab_size,
-                "statistics": asdict(statistics),
+                "statistics": {**asdict(statistics), "notes": without_file_names(statistics.notes, corpus.files)},
             },
         )
 
     is_new = make_once(folder, make, last_file="manifest.json")
-    prepared = _open(folder, from_cache=not is_new)
+    prepared = _open(folder, corpus, from_cache=not is_new)
     if prepared.train.num_tokens < min_tokens:
         raise DataError(
             f"corpus={corpus.name}: its training part has {prepared.train.num_tokens} tokens, but one row needs "
@@ -612,12 +612,14 @@ def _is_locked(descriptor: int, folder: Path) -> bool:
     return True
 
 
-def _open(folder: Path, from_cache: bool) -> PreparedCorpus:
+def _open(folder: Path, corpus: Corpus, *, from_cache: bool) -> PreparedCorpus:
     manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+    statistics = CorpusStatistics(**manifest["statistics"])
+    statistics.notes = corpus.left_out.as_dict() | with_file_names(statistics.notes, corpus.files)
     return PreparedCorpus(
         train=TokenStore.open(folder / "train"),
         validation=TokenStore.open(folder / "validation"),
-        statistics=CorpusStatistics(**manifest["statistics"]),
+        statistics=statistics,
         folder=folder,
         from_cache=from_cache,
     )

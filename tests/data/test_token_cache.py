@@ -554,6 +554,26 @@ def test_the_files_of_the_cache_follow_the_umask_and_the_group_of_their_folder(
     assert any(path.name.endswith(".lock") for path in paths)
 
 
+def test_notes_from_the_cache_name_the_files_of_the_reader(tmp_path: Path) -> None:
+    for name, other in (("alice", "x.md"), ("bob", "y.csv")):
+        write_text(tmp_path / name / f"{name}-1.txt", made_up_documents(20))
+        (tmp_path / name / f"{name}-2.txt").write_text("Nul\0 here.\n")
+        (tmp_path / name / other).write_text("text\n")
+    made, read = (
+        prepare(corpus(tmp_path / name), WordTokenizer(), cache_dir=tmp_path / "cache", num_workers=0)
+        for name in ("alice", "bob")
+    )
+    assert (made.from_cache, read.from_cache) == (False, True)
+    assert "alice" not in (read.folder / "manifest.json").read_text()
+    places = {kind: str(note["first"]) for kind, note in read.statistics.notes.items()}
+    assert by_noun(places, "NUL", "csv", ".md,") == {
+        "NUL": f"{tmp_path / 'bob' / 'bob-2.txt'}:1",
+        "csv": str(tmp_path / "bob" / "y.csv"),
+    }
+    assert "NUL characters dropped" in made.statistics.notes
+    assert made.statistics.notes["NUL characters dropped"]["first"] == f"{tmp_path / 'alice' / 'alice-2.txt'}:1"
+
+
 @pytest.mark.slow
 def test_a_cache_on_a_read_only_mount_is_read(tmp_path: Path) -> None:
     source, _ = _fill_cache(tmp_path)

@@ -125,6 +125,7 @@ class HubCorpus(BaseCorpus):
             )
         folder = Path(self.dataset).expanduser()
         self.folder = folder.resolve() if folder.is_dir() else None
+        self.files = (self.dataset,) if self.folder else ()
 
     @cached_property
     def _dataset(self) -> datasets.Dataset | datasets.IterableDataset:
