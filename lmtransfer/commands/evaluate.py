@@ -106,7 +106,7 @@ def _evaluate_trained(cfg: DictConfig) -> Path:
     members, controls, parent = _members(cfg.run, trust=cfg.trust)
     hardware = eager_hardware(cfg)
     task = task_to_answer(members[0], node=cfg.get("task"), data_root=cfg.data_root)
-    with process_group.join():
+    with process_group.join(hardware.wait_seconds):
         console = Console(highlight=False, quiet=not process_group.is_main())
         scoring = _Scoring(task, cfg.split, task.examples(cfg.split), hardware)
         scored = [_score(member, scoring) for member in [*members, *controls]]

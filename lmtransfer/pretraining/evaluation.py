@@ -169,7 +169,7 @@ def evaluate_pretrained(cfg: DictConfig) -> Path:
     saved = open_saved(cfg.run, key="run", trust=cfg.trust)
     lengths = read_lengths(cfg)
     hardware = eager_hardware(cfg)
-    with process_group.join():
+    with process_group.join(hardware.wait_seconds):
         measurement = _measurement(cfg, saved, hardware)
         start_time = time.monotonic()
         if lengths is None:
