@@ -32,7 +32,7 @@ from lmtransfer.tasks.metrics.scored_examples import Predictions
 from lmtransfer.tasks.source import TaskSource
 from lmtransfer.training import process_group
 from lmtransfer.training.hardware import Hardware
-from lmtransfer.training.weights import num_parameters
+from lmtransfer.training.weights import check_not_nan, num_parameters
 from lmtransfer.transfer.experiment.data import encode_split
 from lmtransfer.transfer.experiment.messages import print_result
 from lmtransfer.transfer.experiment.part_run import open_task_learner, task_to_answer
@@ -149,6 +149,7 @@ def _score(saved: SavedRun, scoring: _Scoring) -> tuple[SeedResult, Predictions 
     evaluation = evaluate(
         learner, task, TaskSource(encoded), device=hardware.device, autocast=hardware.precision.autocast, keep=True
     )
+    check_not_nan(evaluation.outputs, what=f"the predictions of {short_path(saved.path)}")
     seed, pretraining = saved.config.get("seed"), pretraining_seed(saved)
     trained = saved.directory.read_result().more if saved.directory.is_finished else {}
     result = SeedResult(

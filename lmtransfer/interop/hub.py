@@ -266,7 +266,11 @@ def download(
 
 def repository_of(folder: Path) -> str | None:
     """Return the origin of a copy in the cache as ``owner/name@<commit>``; None for other folders."""
-    snapshots, repository = folder.parent.name, folder.parents[1].name
-    if snapshots != "snapshots" or not repository.startswith(_MODELS_PREFIX):
-        return None
-    return f"{repository.removeprefix(_MODELS_PREFIX).replace('--', '/')}@{folder.name}"
+    repository = cached_repository(folder.parents[1]) if folder.parent.name == "snapshots" else None
+    return None if repository is None else f"{repository}@{folder.name}"
+
+
+def cached_repository(folder: Path) -> str | None:
+    """Return the name of the model that a folder of the cache holds, ``owner/name``; None for other folders."""
+    name = folder.name
+    return name.removeprefix(_MODELS_PREFIX).replace("--", "/") if name.startswith(_MODELS_PREFIX) else None
