@@ -21,6 +21,8 @@ from lmtransfer.data.files import EncodingErrors, describe_splits, find_data
 from lmtransfer.data.tables import BadRowsPolicy, TableFormat, TableLayout, delimiter_of
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.system import door
+from lmtransfer.system.network import connection_problem
+from lmtransfer.system.printable import first_line
 
 #: A column name, or several alternatives, of which the first one in the file is used.
 ColumnNames: TypeAlias = str | Sequence[str]
@@ -79,7 +81,7 @@ def hub_access(source: HubSource, *, places: str) -> Iterator[None]:
     except door.Refused:
         raise
     except (OSError, ValueError, KeyError, RuntimeError, ImportError, DatasetGenerationError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        reason = connection_problem(error) or first_line(error)
         raise DataError(
             f"no file {places}, and the data set {source} could not be loaded from the hub: {reason}. Either choose "
             "the folder that contains the files with data_root=<folder> or LMTRANSFER_DATA, or load the data set once "

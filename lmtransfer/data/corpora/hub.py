@@ -22,6 +22,7 @@ from lmtransfer.data.files import SAVED_SET, SAVED_SPLITS, Meter
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.randomness import generator, permutation
 from lmtransfer.system import door
+from lmtransfer.system.network import connection_problem
 from lmtransfer.system.printable import first_line
 from lmtransfer.system.safe_files import check_folder, parse_yaml, read_bytes, read_json, read_yaml
 from lmtransfer.system.validation import texts
@@ -161,7 +162,9 @@ class HubCorpus(BaseCorpus):
                     streaming=self.streaming,
                 )
         except (OSError, ValueError, KeyError, RuntimeError, ImportError, DatasetGenerationError) as error:
-            raise DataError(self._missing(f"{type(error).__name__}: {error}", split)) from None
+            raise DataError(
+                self._missing(connection_problem(error) or f"{type(error).__name__}: {error}", split)
+            ) from None
         # A stream of JSON lines has no column names before the first record.
         columns = loaded.column_names or list(next(self._records(loaded, f"{self.dataset}[{split}]"), {}))
         if columns and self.text_field not in columns:
@@ -293,4 +296,5 @@ class HubCorpus(BaseCorpus):
         except door.Refused:
             raise
         except Exception as error:  # the exceptions of a network failure depend on the HTTP library
-            raise DataError(self._missing(f"{type(error).__name__}: {first_line(error)}", self.split)) from error
+            reason = connection_problem(error) or f"{type(error).__name__}: {first_line(error)}"
+            raise DataError(self._missing(reason, self.split)) from error
