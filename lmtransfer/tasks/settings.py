@@ -16,13 +16,11 @@ from typing import Any, TypeAlias
 import pydantic
 
 from lmtransfer.config.types import Count, DataFile, Folder, Folds, HubName, LargeCount, Name, OpenShare
-from lmtransfer.data.corpora.hub import check_dataset_folder
+from lmtransfer.data.corpora.hub import check_dataset_folder, reason_of_failure
 from lmtransfer.data.files import EncodingErrors, describe_splits, find_data
 from lmtransfer.data.tables import BadRowsPolicy, TableFormat, TableLayout, delimiter_of
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.system import door
-from lmtransfer.system.network import connection_problem
-from lmtransfer.system.printable import first_line
 
 #: A column name, or several alternatives, of which the first one in the file is used.
 ColumnNames: TypeAlias = str | Sequence[str]
@@ -81,11 +79,10 @@ def hub_access(source: HubSource, *, places: str) -> Iterator[None]:
     except door.Refused:
         raise
     except (OSError, ValueError, KeyError, RuntimeError, ImportError, DatasetGenerationError) as error:
-        reason = connection_problem(error) or first_line(error)
         raise DataError(
-            f"no file {places}, and the data set {source} could not be loaded from the hub: {reason}. Either choose "
-            "the folder that contains the files with data_root=<folder> or LMTRANSFER_DATA, or load the data set once "
-            "with network access; later it is read from the cache"
+            f"no file {places}, and the data set {source} could not be loaded from the hub: "
+            f"{reason_of_failure(error)}. Either choose the folder that contains the files with data_root=<folder> or "
+            "LMTRANSFER_DATA, or load the data set once with network access; later it is read from the cache"
         ) from None
 
 

@@ -58,6 +58,12 @@ def shuffle(items: Iterator[_Item], *, buffer: int) -> Iterator[_Item]:
         yield held[place]
 
 
+def reason_of_failure(error: Exception) -> str:
+    """Say on one line why a data set cannot be loaded from the hub."""
+    first, *_ = [*str(error).strip().splitlines(), ""]
+    return connection_problem(error) or f"{type(error).__name__}: {first}"
+
+
 def check_dataset_folder(folder: Path) -> None:
     """Check that a local data set names only files in its own folder; `datasets` would read any file that is named.
 
@@ -162,9 +168,7 @@ class HubCorpus(BaseCorpus):
                     streaming=self.streaming,
                 )
         except (OSError, ValueError, KeyError, RuntimeError, ImportError, DatasetGenerationError) as error:
-            raise DataError(
-                self._missing(connection_problem(error) or f"{type(error).__name__}: {error}", split)
-            ) from None
+            raise DataError(self._missing(reason_of_failure(error), split)) from None
         # A stream of JSON lines has no column names before the first record.
         columns = loaded.column_names or list(next(self._records(loaded, f"{self.dataset}[{split}]"), {}))
         if columns and self.text_field not in columns:
@@ -296,5 +300,4 @@ class HubCorpus(BaseCorpus):
         except door.Refused:
             raise
         except Exception as error:  # the exceptions of a network failure depend on the HTTP library
-            reason = connection_problem(error) or f"{type(error).__name__}: {first_line(error)}"
-            raise DataError(self._missing(reason, self.split)) from error
+            raise DataError(self._missing(reason_of_failure(error), self.split)) from error
