@@ -128,7 +128,7 @@ def _folders(top: str, left_out: Notes) -> Iterator[tuple[str, list[str]]]:
     """
 
     def note(error: OSError) -> None:
-        if error.filename == top:
+        if error.filename in (top, None):  # None: the door is closed
             raise error
         left_out.add("folders that cannot be read, left out", str(error.filename))
 
