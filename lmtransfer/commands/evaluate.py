@@ -32,7 +32,7 @@ from lmtransfer.tasks.metrics.scored_examples import Predictions
 from lmtransfer.tasks.source import TaskSource
 from lmtransfer.training import process_group
 from lmtransfer.training.hardware import Hardware
-from lmtransfer.training.weights import num_parameters
+from lmtransfer.training.weights import check_not_nan, num_parameters
 from lmtransfer.transfer.experiment.data import encode_split
 from lmtransfer.transfer.experiment.messages import print_result
 from lmtransfer.transfer.experiment.part_run import open_task_learner, task_to_answer
@@ -106,7 +106,7 @@ def _evaluate_trained(cfg: DictConfig) -> Path:
     members, controls, parent = _members(cfg.run, trust=cfg.trust)
     hardware = eager_hardware(cfg)
     task = task_to_answer(members[0], node=cfg.get("task"), data_root=cfg.data_root)
-    with process_group.join():
+    with process_group.join(hardware.wait_seconds):
         console = Console(highlight=False, quiet=not process_group.is_main())
         scoring = _Scoring(task, cfg.split, task.examples(cfg.split), hardware)
         scored = [_score(member, scoring) for member in [*members, *controls]]
@@ -149,6 +149,7 @@ def _score(saved: SavedRun, scoring: _Scoring) -> tuple[SeedResult, Predictions 
     evaluation = evaluate(
         learner, task, TaskSource(encoded), device=hardware.device, autocast=hardware.precision.autocast, keep=True
     )
+    check_not_nan(evaluation.outputs, what=f"the predictions of {short_path(saved.path)}")
     seed, pretraining = saved.config.get("seed"), pretraining_seed(saved)
     trained = saved.directory.read_result().more if saved.directory.is_finished else {}
     result = SeedResult(

@@ -54,7 +54,7 @@ def transfer(cfg: DictConfig, *, command: str) -> Path:
     name, resume = sweep_name(cfg.name), bool(cfg.resume) or in_sweep()
     run = Path(cfg.output_root) / command / name
     hardware = training_hardware(cfg, run=run, pretrains=False)
-    with process_group.join():
+    with process_group.join(hardware.wait_seconds):
         console = Console(highlight=False, quiet=not process_group.is_main())
         settings = build_settings(cfg, source, command=command, hardware=hardware, console=console)
         if cfg.part is not None:

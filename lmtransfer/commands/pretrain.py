@@ -61,7 +61,7 @@ def run(cfg: DictConfig) -> Path:
     hardware = training_hardware(cfg, run=Path(cfg.output_root) / "pretrain" / name, pretrains=True)
     place = Place.of(cfg, command="pretrain")
     resume = bool(cfg.resume) or in_sweep()
-    with process_group.join():
+    with process_group.join(hardware.wait_seconds):
         if cfg.seeds > 1:
             return pretrain_seeds(cfg, name, train, hardware, place, resume=resume).path
         return pretrain(cfg, name, train, hardware, resume=resume).path

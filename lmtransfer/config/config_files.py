@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from functools import cache
@@ -21,6 +22,8 @@ from lmtransfer.system.safe_files import read_bytes, yaml_problem
 
 PLAIN = "a config is plain YAML, key: value, in UTF-8"
 _LONGEST = 200
+_HEADER = re.compile(r"\s*#\s*@")
+_PACKAGE = re.compile(r"\s*#\s*@package\s+(\S+)\s*$")
 #: A config has a few kilobytes, and Hydra needs about ten seconds to read a megabyte.
 _MAX_BYTES = 1 << 20
 #: Maximum number of values that the aliases in a config may repeat.
@@ -229,10 +232,41 @@ def check_yaml_files(folder: Path, overrides: Sequence[str], primary: str) -> No
             continue
         if not content:
             problems.append(f"{path}: the file is empty; {PLAIN}")
+        elif (problem := _package_problem(group, path)) is not None:
+            problems.append(problem)
         problems += [f"{path}: {problem}" for problem in map(hydra_problem, _hydra_words(content)) if problem]
         pending += [(group, choice, (*above, path)) for group, choice in bases]
     if problems:
         raise ConfigError(problems)
+
+
+def _package_problem(group: str, path: Path) -> str | None:
+    """Explain that a recipe lacks the line that makes its keys those of the whole config; None if it has the line.
+
+    Without this line, Hydra puts the keys of ``experiment/mine.yaml`` under ``experiment``, where nothing reads them.
+    """
+    top = group.strip("/").partition("/")[0]
+    ours = next(iter(sorted((paths.conf_dir() / top).glob("*.yaml"))), None) if top and "@" not in group else None
+    if ours is None or _package_line(read_text(ours)) != "_global_":
+        return None
+    text = read_text(path)
+    if _package_line(text) not in (None, "_group_", top):
+        return None
+    late = next((number for number, line in enumerate(text.splitlines(), 1) if _PACKAGE.match(line)), None)
+    note = "" if late in (None, 1) else f"; in line {late}, after other lines, such a line has no effect"
+    return (
+        f"{path}:1: the file sets keys of the whole config, so its first line must be # @package _global_: add this "
+        f"line{note}"
+    )
+
+
+def _package_line(text: str) -> str | None:
+    """Return the package that a config file states; Hydra stops searching at the first line of another kind."""
+    for line in filter(str.strip, text.splitlines()):
+        package = _PACKAGE.match(line)
+        if package is not None or not _HEADER.match(line):
+            return None if package is None else package[1]
+    return None
 
 
 def _in_folder(folder: Path, group: str, choice: str) -> Path | None:

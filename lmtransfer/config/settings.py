@@ -203,6 +203,7 @@ class HardwareSettings(Settings):
         "true, under torchrun: each process stores only a part of every weight and of the optimizer state (FSDP2)",
         False,
     )
+    wait_seconds: Positive = _doc("under torchrun: seconds for which a process waits for the others at the start", 300)
 
 
 class ObjectiveSettings(Settings):
@@ -783,6 +784,7 @@ WITHOUT_EFFECT = (
     "hardware.threads",
     "hardware.compile",
     "hardware.activation_checkpointing",
+    "hardware.wait_seconds",
     "tracker",
     "tracker.*",
     "train.save_every",

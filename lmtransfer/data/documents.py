@@ -37,7 +37,7 @@ class Notes:
         self.counts[kind] = self.counts.get(kind, 0) + count
         self.first.setdefault(kind, where)
 
-    def as_dict(self) -> dict[str, dict[str, int | str]]:
+    def as_dict(self) -> SavedNotes:
         """Return ``{kind: {"count": ..., "first": ...}}``, ready for JSON."""
         return {kind: {"count": count, "first": self.first[kind]} for kind, count in self.counts.items()}
 
@@ -45,6 +45,28 @@ class Notes:
         """Clear all counts before another pass."""
         self.counts.clear()
         self.first.clear()
+
+
+SavedNotes = dict[str, dict[str, int | str]]
+
+
+def without_file_names(notes: SavedNotes, files: Sequence[str]) -> SavedNotes:
+    """Replace the file names in the result of ``Notes.as_dict`` with indices, for a cache that other users read."""
+    saved: SavedNotes = {}
+    for kind, note in notes.items():
+        first = str(note["first"])
+        owners = [index for index, name in enumerate(files) if first.startswith(name)]
+        saved[kind] = dict(note)
+        if owners:
+            owner = max(owners, key=lambda index: len(files[index]))
+            saved[kind] |= {"file": owner, "first": first.removeprefix(files[owner])}
+    return saved
+
+
+def with_file_names(saved: SavedNotes, files: Sequence[str]) -> SavedNotes:
+    """Undo ``without_file_names`` for a corpus with the same content, whose files may have other names."""
+    names = {kind: files[int(note["file"])] if "file" in note else "" for kind, note in saved.items()}
+    return {kind: {"count": note["count"], "first": f"{names[kind]}{note['first']}"} for kind, note in saved.items()}
 
 
 class Corpus(ABC):
@@ -65,6 +87,11 @@ class Corpus(ABC):
     @abstractmethod
     def is_validation(self, document: Document) -> bool:
         """Whether ``document`` belongs to the validation split; identical texts are always in the same split."""
+
+    @property
+    def left_out(self) -> Notes:
+        """What was left out when the files were chosen, which depends on where they are, not on their content."""
+        return Notes()
 
     @property
     def commit(self) -> str | None:

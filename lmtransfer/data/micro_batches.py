@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import os
 import pickle
 import signal
+import threading
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
@@ -429,15 +431,27 @@ def _identity(batch: Any) -> Any:
 
 
 def _start_worker(closed: door.Door | None, worker: int) -> None:
-    """Take over the parent's door, and ignore Ctrl-C, SIGHUP and the first SIGTERM in a worker.
+    """Take over the parent's door, and ignore all signals in a worker except SIGTERM from the main process.
 
-    These signals often reach the whole process group while the main process still has to finish a step. The main
-    process ends its workers itself.
+    The main process ends its workers itself.
+
+    Signals often reach the whole process group, even several times, while the main process still has to finish a step.
     """
     door.take_over(closed)
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, lambda *_: signal.signal(signal.SIGTERM, signal.SIG_DFL))
+    if hasattr(signal, "sigwaitinfo"):
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # an ignored signal cannot be waited for
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+        threading.Thread(target=_end_with_main_process, daemon=True).start()
+    else:  # macOS does not tell who sent a signal: ignore the first
+        signal.signal(signal.SIGTERM, lambda *_: signal.signal(signal.SIGTERM, signal.SIG_DFL))
+
+
+def _end_with_main_process() -> None:
+    while signal.sigwaitinfo([signal.SIGTERM]).si_pid != os.getppid():
+        pass
+    os._exit(0)
 
 
 def evaluation_batches(

@@ -19,8 +19,8 @@ from typing_extensions import override
 
 from lmtransfer.config.types import Folder, NgramWords, PositiveProb
 from lmtransfer.data.corpora.corpus import text_hash
-from lmtransfer.data.documents import Corpus, Document
-from lmtransfer.data.token_cache import lock_folder
+from lmtransfer.data.documents import Corpus, Document, Notes
+from lmtransfer.data.token_cache import make_once
 from lmtransfer.errors import ConfigError
 from lmtransfer.system.durable import staged_folder, write_json
 from lmtransfer.system.machine import default_cache_dir
@@ -397,13 +397,16 @@ class ScreenedCorpus(Corpus):
     @cached_property
     def findings_folder(self) -> Path:
         """The folder with the findings; the corpus is screened if it does not exist."""
-        key = blake2b(f"{self.source.fingerprint()} {self.screening.fingerprint}".encode(), digest_size=10).hexdigest()
+        parts = [self.source.fingerprint(), self.screening.fingerprint, *self.files]  # the findings name the files
+        key = blake2b(json.dumps(parts).encode(), digest_size=10).hexdigest()
         cache_dir = default_cache_dir() if self.screening.cache_dir is None else Path(self.screening.cache_dir)
         folder = cache_dir / "screening" / key
-        with lock_folder(folder):
-            if not folder.is_dir():
-                with staged_folder(folder) as staged:
-                    self.screening.scan(self.source, staged)
+
+        def make() -> None:
+            with staged_folder(folder) as staged:
+                self.screening.scan(self.source, staged)
+
+        make_once(folder, make)
         return folder
 
     @override
@@ -428,6 +431,11 @@ class ScreenedCorpus(Corpus):
             return self.source.fingerprint()
         settings = json.dumps(["screened", self.source.fingerprint(), self.screening.fingerprint])
         return blake2b(settings.encode(), digest_size=16).hexdigest()
+
+    @property
+    @override
+    def left_out(self) -> Notes:
+        return self.source.left_out
 
     @property
     @override

@@ -8,8 +8,11 @@ the missing blocks. The result does not depend on the number of processes.
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import glob
 import json
+import os
 import pickle
 import re
 import sys
@@ -26,13 +29,12 @@ from pathlib import Path
 from typing import cast
 
 import numpy as np
-from filelock import FileLock, Timeout
 from pydantic import TypeAdapter
 
 from lmtransfer.data.corpora.corpus import text_hash
 from lmtransfer.data.corpora.mixture import MixtureCorpus
 from lmtransfer.data.corpora.sentences import sentence_spans
-from lmtransfer.data.documents import Corpus
+from lmtransfer.data.documents import Corpus, with_file_names, without_file_names
 from lmtransfer.data.token_shards import (
     STORE_FORMAT,
     CorpusStatistics,
@@ -50,14 +52,15 @@ from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.tokenizers.load import load_tokenizer
 from lmtransfer.tokenizers.trainers import TokenizerTrainer
 
-CACHE_FORMAT = 2  # increase when the same text and tokenizer would produce different sentences, blocks or statistics
+CACHE_FORMAT = 3  # increase when the same text and tokenizer would produce different sentences, blocks or statistics
 SIDES = ("train", "validation")
 BLOCK_CHARACTERS = 1 << 21
 _DOCUMENT_COST = 64
 _BATCH_SENTENCES = 2048
 _HASHES_AT_ONCE = 1 << 22
-#: Seconds that a process waits for another before it prints a message.
-_PATIENCE = 3.0
+#: Seconds that a process waits for another before it prints a message, and between its attempts.
+_PATIENCE, _PAUSE = 3.0, 0.05
+_OTHER_FOLDER = "set cache_dir= or LMTRANSFER_CACHE to a folder"
 
 
 @dataclass(slots=True)
@@ -433,23 +436,24 @@ def prepare(
         return _mix(corpus, parts, cache_dir / "corpora")
     fingerprint = corpus.fingerprint()
     folder = _corpus_folder(corpus, fingerprint, tokenizer, cache_dir)
-    with lock_folder(folder):
-        from_cache = (folder / "manifest.json").is_file()
-        if not from_cache:
-            workers = default_num_workers() if num_workers is None else num_workers
-            statistics = fill(folder, corpus, tokenizer, workers, on_progress)
-            write_json(
-                folder / "manifest.json",
-                {
-                    "format": CACHE_FORMAT,
-                    "corpus": corpus.name,
-                    "corpus_fingerprint": fingerprint,
-                    "tokenizer_fingerprint": tokenizer.fingerprint,
-                    "vocab_size": tokenizer.vocab_size,
-                    "statistics": asdict(statistics),
-                },
-            )
-    prepared = _open(folder, from_cache)
+
+    def make() -> None:
+        workers = default_num_workers() if num_workers is None else num_workers
+        statistics = fill(folder, corpus, tokenizer, workers, on_progress)
+        write_json(
+            folder / "manifest.json",
+            {
+                "format": CACHE_FORMAT,
+                "corpus": corpus.name,
+                "corpus_fingerprint": fingerprint,
+                "tokenizer_fingerprint": tokenizer.fingerprint,
+                "vocab_size": tokenizer.vocab_size,
+                "statistics": {**asdict(statistics), "notes": without_file_names(statistics.notes, corpus.files)},
+            },
+        )
+
+    is_new = make_once(folder, make, last_file="manifest.json")
+    prepared = _open(folder, corpus, from_cache=not is_new)
     if prepared.train.num_tokens < min_tokens:
         raise DataError(
             f"corpus={corpus.name}: its training part has {prepared.train.num_tokens} tokens, but one row needs "
@@ -492,10 +496,12 @@ def tokenizer_for(corpus: Corpus, trainer: TokenizerTrainer, *, cache_dir: str |
         / "tokenizers"
         / f"{_slug(corpus.name)}-{_key(corpus.fingerprint(), trainer.fingerprint)}"
     )
-    with lock_folder(folder):
-        if not folder.is_dir():
-            with staged_folder(folder) as staged:
-                trainer.train(_require_text(corpus.training_lines(), corpus), staged)
+
+    def make() -> None:
+        with staged_folder(folder) as staged:
+            trainer.train(_require_text(corpus.training_lines(), corpus), staged)
+
+    make_once(folder, make)
     return load_tokenizer(folder)
 
 
@@ -518,6 +524,23 @@ def _slug(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.-]+", "-", name)[:40] or "corpus"
 
 
+def make_once(folder: Path, make: Callable[[], None], *, last_file: str = "") -> bool:
+    """Make a folder of the cache unless it is complete, and return whether this process has made it.
+
+    A complete folder is neither locked nor changed, so it may belong to another user or be on a read-only file system.
+
+    Args:
+        last_file: the file that ``make`` writes last; "" if the folder appears only once it is complete.
+    """
+    if (folder / last_file).exists():
+        return False
+    with lock_folder(folder):
+        if (folder / last_file).exists():  # another process was faster
+            return False
+        make()
+        return True
+
+
 @contextmanager
 def lock_folder(folder: Path, *, share: str = "") -> Iterator[None]:
     """Lock the folder; a second process prints a message, waits, and then finds the finished work.
@@ -535,9 +558,11 @@ def lock_folder(folder: Path, *, share: str = "") -> Iterator[None]:
         place = Path(str(error.filename))
         if not (place.is_relative_to(folder.parent) or place in folder.parents):
             raise  # the error concerns a source or the output, not the cache
+        way = f"{_OTHER_FOLDER} that you may write to"
+        if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
+            way = f"free some disk space, or {_OTHER_FOLDER} on another disk"
         raise DataError(
-            f"cache_dir: cannot write {folder} ({error.strerror}); free some disk space, or set cache_dir= or "
-            "LMTRANSFER_CACHE to another folder. Completed work is kept"
+            f"cache_dir: cannot write {folder} ({error.strerror}): {way}. Completed work is kept"
         ) from error
 
 
@@ -545,34 +570,56 @@ def lock_folder(folder: Path, *, share: str = "") -> Iterator[None]:
 def _wait_for_lock(folder: Path, share: str) -> Iterator[None]:
     """Hold the lock of a share of the folder's work; or, for the whole, the folder's lock and those of all shares."""
     folder.parent.mkdir(parents=True, exist_ok=True)
+    whole = _lock(folder.with_name(f".{folder.name}.lock"), folder)
     with ExitStack() as held:
-        whole = _acquire(folder.with_name(f".{folder.name}.lock"), folder)
-        held.callback(whole.release)
         if share:
-            held.callback(_acquire(folder.with_name(f".{folder.name}-{share}.lock"), folder).release)
-            whole.release()  # other shares may begin
+            with whole:  # afterwards other shares may begin
+                held.enter_context(_lock(folder.with_name(f".{folder.name}-{share}.lock"), folder))
         else:
+            held.enter_context(whole)
             for path in sorted(folder.parent.glob(f".{glob.escape(folder.name)}-*.lock")):
-                held.callback(_acquire(path, folder).release)
+                held.enter_context(_lock(path, folder))
         yield
 
 
-def _acquire(path: Path, folder: Path) -> FileLock:
-    lock = FileLock(path)
+@contextmanager
+def _lock(path: Path, folder: Path) -> Iterator[None]:
+    """Hold a lock file inside the block; the system releases the lock of a process that was killed."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    start, waits = time.monotonic(), False
     try:
-        lock.acquire(timeout=_PATIENCE)
-    except Timeout:
-        print(f"another process is preparing {folder}: waiting for it to finish", file=sys.stderr, flush=True)
-        lock.acquire()
-    return lock
+        while not _is_locked(descriptor, folder):
+            if not waits and time.monotonic() - start >= _PATIENCE:
+                print(f"another process is preparing {folder}: waiting for it to finish", file=sys.stderr, flush=True)
+                waits = True
+            time.sleep(_PAUSE)
+        yield
+    finally:
+        os.close(descriptor)
 
 
-def _open(folder: Path, from_cache: bool) -> PreparedCorpus:
+def _is_locked(descriptor: int, folder: Path) -> bool:
+    """Try to lock a file; return False if another process holds the lock."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        raise DataError(
+            f"cache_dir: the file system of {folder.parent} has no file locks ({error.strerror}), without which two "
+            f"processes could write the same files: {_OTHER_FOLDER} on a local disk"
+        ) from error
+    return True
+
+
+def _open(folder: Path, corpus: Corpus, *, from_cache: bool) -> PreparedCorpus:
     manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+    statistics = CorpusStatistics(**manifest["statistics"])
+    statistics.notes = corpus.left_out.as_dict() | with_file_names(statistics.notes, corpus.files)
     return PreparedCorpus(
         train=TokenStore.open(folder / "train"),
         validation=TokenStore.open(folder / "validation"),
-        statistics=CorpusStatistics(**manifest["statistics"]),
+        statistics=statistics,
         folder=folder,
         from_cache=from_cache,
     )

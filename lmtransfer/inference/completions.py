@@ -29,7 +29,7 @@ from lmtransfer.tasks.zero_shot.task import Completion, CompletionScores, Comple
 from lmtransfer.tokenizers.base import Encoding, Tokenizer
 from lmtransfer.training import process_group
 from lmtransfer.training.hardware import Hardware
-from lmtransfer.training.weights import num_parameters
+from lmtransfer.training.weights import check_not_nan, num_parameters
 
 #: Number of texts encoded at a time, so that memory does not grow with the number of texts.
 _BLOCK_TEXTS = 4096
@@ -133,6 +133,7 @@ class CompletionScorer:
             rows_N = torch.from_numpy(np.concatenate(rows)).to(self.device)
             ids_N = torch.tensor([token for _, token, *_ in targets], device=self.device)
             values = torch.stack([softmax.at(rows_N).log_probabilities(ids_N).cpu() for softmax in distributions])
+            check_not_nan(values.T, what="the model's probabilities")
             for (_, _, owner, number), value in zip(targets, values.double().mean(0).tolist(), strict=True):
                 logs[owner][number] = value
             num_tokens += packed.num_tokens

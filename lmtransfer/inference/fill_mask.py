@@ -17,6 +17,7 @@ from lmtransfer.runs.saved_run import SavedRun
 from lmtransfer.tasks.text.example import TextExample
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.training.hardware import Hardware
+from lmtransfer.training.weights import check_not_nan
 
 MASK: Final = "[MASK]"
 #: Private-use characters, which no vocabulary contains.
@@ -67,6 +68,7 @@ class MaskFiller:
             with self.autocast():
                 (softmax,) = self.predictor.predict(packed.to(self.device), places, mask_id=self.tokenizer.mask_id)
             logs_MK, ids_MK = softmax.best(self.top_k, self._allowed_V)
+            check_not_nan(logs_MK, what="the model's probabilities")
             rows = iter(zip(logs_MK.exp().tolist(), ids_MK.tolist(), strict=True))
             for _, owner in batch:
                 for match in re.finditer(re.escape(MASK), texts[owner]):

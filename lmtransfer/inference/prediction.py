@@ -20,6 +20,7 @@ from lmtransfer.tasks.tagging.example import TaggedExample, entities, word_spans
 from lmtransfer.tasks.text.example import TextExample
 from lmtransfer.tasks.text.files import TextReader
 from lmtransfer.training.hardware import Hardware
+from lmtransfer.training.weights import check_not_nan
 from lmtransfer.transfer.experiment.data import encode_examples
 from lmtransfer.transfer.experiment.part_run import open_task_learner
 from lmtransfer.transfer.scoring import run_head
@@ -65,6 +66,8 @@ class TaskPredictor:
             self._notes.add("inputs truncated to the encoder's max_length", examples[0].id, encoded.num_truncated)
         source, device, autocast = TaskSource(encoded), self._hardware.device, self._hardware.precision.autocast
         outputs = [run_head(learner, source, device=device, autocast=autocast).values for learner in self._learners]
+        for values in outputs:
+            check_not_nan(values, what="the model's predictions")
         output = outputs[0] if len(outputs) == 1 else self._task.head.mean(outputs)
         return list(self._task.answers(encoded, output))
 

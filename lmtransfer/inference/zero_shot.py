@@ -134,7 +134,7 @@ def evaluate_zero_shot(cfg: DictConfig) -> Path:
     task: CompletionTask | SentenceSimilarity = build(cfg.task, data_root=cfg.data_root or saved.data_root)
     if cfg.control and (isinstance(task, SentenceSimilarity) or task.needs_revisions):
         raise ConfigError(f"control=true: task={task.name} has no control; leave it out")
-    with process_group.join():
+    with process_group.join(hardware.wait_seconds):
         parts = _parts(cfg, task, saved)
         if list(parts) == [""]:
             return _evaluate(cfg, task, saved, hardware, name=cfg.name, resume=cfg.overwrite or in_sweep())

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 from lmtransfer.errors import HubError
 from lmtransfer.system import door
+from lmtransfer.system.network import connection_problem, proxies
 
 #: Factor by which the timeout of uploads exceeds that of queries.
 _PATIENCE = 12
@@ -30,7 +31,9 @@ def client_errors() -> tuple[type[Exception], ...]:
     """Return the classes of errors that the hub's client and its HTTP library raise."""
     from huggingface_hub.errors import HfHubHTTPError
 
-    return cast("tuple[type[Exception], ...]", (*HfHubHTTPError.__bases__, OSError, ValueError, RuntimeError))
+    return cast(
+        "tuple[type[Exception], ...]", (*HfHubHTTPError.__bases__, ImportError, OSError, ValueError, RuntimeError)
+    )
 
 
 @contextmanager
@@ -68,6 +71,9 @@ def _explanation(error: BaseException, repository: str, revision: str | None) ->
     chain = list(_causes(error))
     names = {kind.__name__ for cause in chain for kind in type(cause).__mro__}
     status = next((code for cause in chain if (code := _status(cause)) is not None), None)
+    problem = connection_problem(error)
+    if problem is not None:
+        return problem
     if "LocalTokenNotFoundError" in names:
         return "there is no token for the hub: set HF_TOKEN, or log in once with `hf auth login`"
     if "OfflineModeIsEnabled" in names:
@@ -92,7 +98,8 @@ def _explanation(error: BaseException, repository: str, revision: str | None) ->
             f"{constants.ENDPOINT} does not answer: try again later, or increase HF_HUB_DOWNLOAD_TIMEOUT (in seconds)"
         )
     if names & {"ConnectError", "ConnectionError", "NetworkError", "TransportError", "LocalEntryNotFoundError"}:
-        return f"{constants.ENDPOINT} cannot be reached ({_first_line(chain[-1])}): check the network connection"
+        proxy = f" and the proxy in {' and '.join(proxies())}" if proxies() else ""
+        return f"{constants.ENDPOINT} cannot be reached ({_first_line(chain[-1])}): check the network connection{proxy}"
     return f"the hub reports: {_first_line(error)}"
 
 
@@ -266,7 +273,11 @@ def download(
 
 def repository_of(folder: Path) -> str | None:
     """Return the origin of a copy in the cache as ``owner/name@<commit>``; None for other folders."""
-    snapshots, repository = folder.parent.name, folder.parents[1].name
-    if snapshots != "snapshots" or not repository.startswith(_MODELS_PREFIX):
-        return None
-    return f"{repository.removeprefix(_MODELS_PREFIX).replace('--', '/')}@{folder.name}"
+    repository = cached_repository(folder.parents[1]) if folder.parent.name == "snapshots" else None
+    return None if repository is None else f"{repository}@{folder.name}"
+
+
+def cached_repository(folder: Path) -> str | None:
+    """Return the name of the model that a folder of the cache holds, ``owner/name``; None for other folders."""
+    name = folder.name
+    return name.removeprefix(_MODELS_PREFIX).replace("--", "/") if name.startswith(_MODELS_PREFIX) else None

@@ -31,7 +31,7 @@ from lmtransfer.config import paths
 from lmtransfer.config.component import build, resolve
 from lmtransfer.config.composing import compose_files
 from lmtransfer.data.corpora.text_files import source_digest
-from lmtransfer.data.token_cache import lock_folder
+from lmtransfer.data.token_cache import make_once
 from lmtransfer.errors import CheckpointError
 from lmtransfer.interop.added_tokens import add_words, extend_weights
 from lmtransfer.interop.published_folder import COMMIT, PublishedFolder
@@ -284,12 +284,15 @@ def import_into_cache(folder: PublishedFolder) -> tuple[Path, ImportedModel | No
     """
     cache = default_cache_dir() / "imported"
     run = (cache / f"{folder.name}-{_digest(folder, memo=cache)}").absolute()
-    with lock_folder(run):
-        if run.is_dir():
-            return run, None
+    imported: ImportedModel | None = None
+
+    def make() -> None:
+        nonlocal imported
         imported = read_imported_model(folder)
         with staged_folder(run) as staged:
             write_imported_model(imported, RunDirectory(staged), name=run.name)
+
+    make_once(run, make)
     return run, imported
 
 

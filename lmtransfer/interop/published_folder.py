@@ -7,12 +7,14 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from lmtransfer.errors import CheckpointError, HubError
-from lmtransfer.interop.hub import cached_copy, download
+from lmtransfer.interop.hub import cached_copy, cached_repository, download
 from lmtransfer.system import door
-from lmtransfer.system.safe_files import check_folder
+from lmtransfer.system.safe_files import check_folder, is_lfs_pointer, read_json
 
 #: Prefix that distinguishes a published model from a run directory: ``init=hf:bert-base-uncased``.
 PREFIX = "hf:"
@@ -36,6 +38,10 @@ _TOKENIZER = (
     "*.model",
 )
 _VECTORS = ("modules.json", "sentence_*_config.json", "config_sentence_transformers.json", "*/config.json")
+#: The file that marks a folder of the library peft.
+_ADAPTER = "adapter_config.json"
+#: Maximum number of folders or models that a message suggests.
+_MAX_NAMES = 3
 _HUB_NAME = re.compile(r"(?:[\w-][\w.-]*/)?[\w-][\w.-]*(?:@[\w./-]+)?")
 
 
@@ -80,11 +86,14 @@ def find_published(path: str, *, key: str) -> PublishedFolder:
     folder = Path(text).expanduser()
     if folder.is_dir():
         if not _is_run(folder) and not any((folder / name).is_file() for name in _CONFIG):
-            raise CheckpointError(
-                f"{key}={path} has no config.json; give a folder with config.json, model.safetensors (or "
-                "pytorch_model.bin) and the tokenizer's files (such as tokenizer.json or vocab.txt)"
-            )
+            raise CheckpointError(f"{key}={path} has no config.json: {_advice(folder, path)}")
         check_folder(folder, error=CheckpointError)
+        pointers = [name for name in _files_to_read(folder) if is_lfs_pointer(folder / name)]
+        if pointers:
+            raise CheckpointError(
+                f"{key}={path}: Git LFS has not fetched {', '.join(pointers)}: the folder holds only pointers to these "
+                "files; run `git lfs pull` in it"
+            )
         return PublishedFolder(folder.resolve(), str(folder.absolute()))
     if folder.exists():
         raise CheckpointError(f"{key}={path} is a file; give the folder that holds config.json and the weights")
@@ -94,6 +103,42 @@ def find_published(path: str, *, key: str) -> PublishedFolder:
             "files, or the name of a model on the hub (owner/name)"
         )
     return _from_hub(text, f"{key}={path}")
+
+
+def _advice(folder: Path, path: str) -> str:
+    """Say what a folder without config.json holds, and which folder or name to give instead."""
+    if (folder / _ADAPTER).is_file():
+        base = read_json(folder / _ADAPTER, dict[str, Any], error=CheckpointError).get("base_model_name_or_path")
+        return (
+            f"the folder holds a PEFT adapter of the model {str(base)[:80]!r}, not a model. Merge the adapter with "
+            "peft (merge_and_unload), save the result with save_pretrained, and give its folder"
+        )
+    caches = (cache for cache in (folder, folder / "hub") if cache.is_dir())
+    entries = [folder.absolute(), *(entry for cache in caches for entry in sorted(cache.iterdir()))]
+    if names := [name for name in map(cached_repository, entries) if name]:
+        return (
+            f"the folder is part of the hub's cache; give the name of a model, {_or(PREFIX + name for name in names)}"
+        )
+    inside = sorted(
+        (entry.parent for name in ("config.json", "options.json") for entry in folder.glob(f"*/{name}")), key=_by_number
+    )
+    if inside:
+        return f"a folder inside has one; give {_or(f'{path}/{entry.name}' for entry in reversed(inside))}"
+    return (
+        "give a folder with config.json, model.safetensors (or pytorch_model.bin) and the tokenizer's files (such as "
+        "tokenizer.json or vocab.txt)"
+    )
+
+
+def _by_number(folder: Path) -> tuple[int, str]:
+    """Sort checkpoints by their steps: ``checkpoint-500`` before ``checkpoint-1000``."""
+    number = re.search(r"\d+$", folder.name)
+    return int(number[0]) if number else -1, folder.name
+
+
+def _or(names: Iterable[str]) -> str:
+    first = list(islice(names, _MAX_NAMES + 1))
+    return " or ".join(first[:_MAX_NAMES]) + (" or another" if len(first) > _MAX_NAMES else "")
 
 
 def select_files(names: Iterable[str]) -> list[str]:

@@ -35,13 +35,17 @@ from lmtransfer.interop.families.index import family_of_config
 from lmtransfer.models.base import Encoder, shapes_only
 from lmtransfer.models.elmo import ElmoEncoder
 from lmtransfer.objectives.replaced_token import ReplacedTokenDetection
+from lmtransfer.system.printable import first_line
 from lmtransfer.system.safe_files import is_file_name, read_json, read_tensors
+from lmtransfer.training.weights import check_finite, not_finite
 
 #: Maximum number of left-out tensors that a note names.
 _MAX_NAMES = 20
 
 #: Weight files in search order; each may be sharded, with an index file next to the shards.
 FILES = ("model.safetensors", "pytorch_model.bin")
+#: The first bytes of the files that torch.save writes: a zip archive or, in old versions, a pickle.
+_PICKLES = (b"PK\x03\x04", b"\x80")
 #: Parts of tensor names that PyTorch's module wrappers add.
 _WRAPPERS = re.compile(r"(?:(?<=\.)|^)(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
 #: Keys of config.json that make other loaders run code from the folder.
@@ -93,6 +97,7 @@ def _read_heads(
         without = GENERATOR_PREFIXES if head.loss == RTD else ()
         shapes = expected_tensors(objective, head.key_map, num_heads=None, prefix=f"{head.loss}.", without=without)
         check_tensors(own, shapes, source=source)
+        check_finite(own, source=source)
         tensors.update(to_ours(own, head.key_map))
         if head.loss != RTD:
             nodes[head.loss] = {"_target_": target_of(head.objective), **arguments}
@@ -102,6 +107,8 @@ def _read_heads(
             "these tensors are left out, because no objective of lmtransfer has such a head: "
             f"{', '.join(sorted(rest)[:_MAX_NAMES])}{more}"
         )
+    if names := not_finite(rest):
+        notes.append(f"of the tensors that are left out, these hold NaN or infinity: {', '.join(names[:_MAX_NAMES])}")
     return tensors, nodes
 
 
@@ -157,11 +164,8 @@ def _read_pickle(path: Path) -> dict[str, Tensor]:
                 f"{path}: loading this file would run code ({code.group(1)}), which weights do not need, so lmtransfer "
                 "does not load it. If you trust the file, load it where it was made, and save the model as safetensors"
             ) from error
-        (reason, *_) = str(error).splitlines() or [""]
         raise CheckpointError(
-            f"{path}: the file is damaged or incomplete, or holds other things than tensors ({type(error).__name__}: "
-            f"{reason}); "
-            "download it again, or save the model as safetensors"
+            f"{path}: {_why_no_tensors(path, error)}; download it again, or save the model as safetensors"
         ) from error
     if not isinstance(content, Mapping) or not all(isinstance(name, str) for name in content):
         raise CheckpointError(
@@ -175,6 +179,16 @@ def _read_pickle(path: Path) -> dict[str, Tensor]:
             "model"
         )
     return dict(content)
+
+
+def _why_no_tensors(path: Path, error: Exception) -> str:
+    """Say why PyTorch cannot read a file; its own advice, to load the file without restrictions, is never shown."""
+    with path.open("rb") as file:
+        beginning = file.read(24)
+    if not beginning.startswith(_PICKLES):
+        return f"the file is not one of PyTorch's, because it begins with {beginning!r}"
+    reason = "" if "weights" in str(error).lower() else f" ({type(error).__name__}: {first_line(error)})"
+    return f"the file is damaged or incomplete, or holds other things than tensors{reason}"
 
 
 def _read_shards(index: Path, read: Callable[[Path], dict[str, Tensor]]) -> dict[str, Tensor]:
@@ -247,6 +261,7 @@ def _read(folder: Path, *, generators: bool) -> PublishedCheckpoint:
     encoder = skeleton(family.encoder, arguments, vocab_size=vocab_size, source=str(source))
     expected = expected_tensors(encoder, family.key_map, num_heads=arguments.get("num_heads"))
     check_tensors(body, expected, source=str(folder))
+    check_finite(body, source=str(folder))
     types = sorted({str(tensor.dtype).removeprefix("torch.") for tensor in body.values()} - {"float32"})
     if types:
         notes.append(f"the weights are {', '.join(types)}; lmtransfer stores and trains them in float32")
@@ -297,6 +312,7 @@ def _read_elmo(folder: Path) -> PublishedCheckpoint:
     path = elmo_weight_file(folder)
     tensors = elmo_weights(read_hdf5(path), options)
     check_tensors(tensors, dict(encoder.state_dict()), source=str(path))
+    check_finite(tensors, source=str(path))
     return PublishedCheckpoint(
         model={"_target_": target_of(ElmoEncoder), **arguments},
         vocab_size=0,

@@ -70,14 +70,15 @@ def stop(folder: Path) -> None:
 def forward_signals(plan: SweepPlan, folder: Path) -> Iterator[None]:
     """Inside the block, forward the first signal to the running points and wait for them.
 
-    The points save and stop, and no other point starts. A second signal ends this process immediately. If the points
-    run in this process or on other machines, signals are handled as if there were no block.
+    The points save and stop, and no other point starts. A second Ctrl-C ends this process immediately; other signals,
+    which a cluster may send more than once, do not. If the points run in this process or on other machines, signals
+    are handled as if there were no block.
     """
     before = {number: signal.getsignal(number) for number in interrupts.SIGNALS}
     first: list[float] = []
 
     def handle(number: int, frame: FrameType | None) -> None:
-        if first and time.monotonic() - first[0] < _PATIENCE:
+        if first and (number != signal.SIGINT or time.monotonic() - first[0] < _PATIENCE):
             return
         if first:
             signal.signal(number, before[signal.Signals(number)])
@@ -86,7 +87,7 @@ def forward_signals(plan: SweepPlan, folder: Path) -> Iterator[None]:
         first.append(time.monotonic())
         stop(folder)
         with contextlib.suppress(OSError):
-            os.write(2, b"\nthe running points of the sweep are saving; a second signal ends them immediately\n")
+            os.write(2, b"\nthe running points of the sweep are saving; a second Ctrl-C ends them immediately\n")
         for path in folder.glob(f"{_RUNNING}*"):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(int(path.name.removeprefix(_RUNNING)), signal.SIGTERM)

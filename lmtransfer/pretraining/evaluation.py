@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from omegaconf import DictConfig, OmegaConf, open_dict
 from rich import box
 from rich.table import Table
@@ -38,7 +39,7 @@ from lmtransfer.training import process_group
 from lmtransfer.training.evaluation import evaluate_losses
 from lmtransfer.training.hardware import Hardware
 from lmtransfer.training.learner import Learner, Loss
-from lmtransfer.training.weights import num_parameters
+from lmtransfer.training.weights import check_not_nan, num_parameters
 
 #: Maximum number of contiguous streams into which the text is cut.
 _LANES = 8
@@ -169,7 +170,7 @@ def evaluate_pretrained(cfg: DictConfig) -> Path:
     saved = open_saved(cfg.run, key="run", trust=cfg.trust)
     lengths = read_lengths(cfg)
     hardware = eager_hardware(cfg)
-    with process_group.join():
+    with process_group.join(hardware.wait_seconds):
         measurement = _measurement(cfg, saved, hardware)
         start_time = time.monotonic()
         if lengths is None:
@@ -196,6 +197,7 @@ def evaluate_pretrained(cfg: DictConfig) -> Path:
             losses = losses_by_memory(measurement, lengths, cfg)
             metrics = {"loss": losses[-1]} | {f"loss/memory {n}": loss for n, loss in zip(lengths, losses, strict=True)}
             more = {"curve": {"key": "memory_length", "values": lengths, "losses": losses}}
+        check_not_nan(np.array([list(metrics.values())]), what=f"the losses of {short_path(saved.path)}")
         with open_dict(cfg):
             cfg.run = saved.reference
         name = sweep_name(cfg.name or _default_name(cfg, saved, lengths))

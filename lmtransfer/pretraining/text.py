@@ -79,12 +79,18 @@ def _held_out_texts(name: str, task: Task) -> dict[str, list[str]]:
 
 def screened_parts(corpus: Corpus) -> Mapping[str, ScreenedCorpus]:
     """Return the screened corpora, keyed by name: the corpus itself, or the screened parts of a mixture."""
-    parts = corpus.parts if isinstance(corpus, MixtureCorpus) else {corpus.name: corpus}
-    return {name: part for name, part in parts.items() if isinstance(part, ScreenedCorpus)}
+    return {name: part for name, part in _parts_of(corpus).items() if isinstance(part, ScreenedCorpus)}
+
+
+def _parts_of(corpus: Corpus) -> Mapping[str, Corpus]:
+    return corpus.parts if isinstance(corpus, MixtureCorpus) else {corpus.name: corpus}
 
 
 def notes_on(corpus: Corpus) -> Iterator[str]:
-    """Yield a line with the findings of each screened corpus."""
+    """Yield lines on what was left out of each corpus, and on the findings of each screened one."""
+    for name, part in _parts_of(corpus).items():
+        for kind, note in part.left_out.as_dict().items():
+            yield f"corpus {name}: {kind}: {note['count']:,} (first at {note['first']})"
     for name, part in screened_parts(corpus).items():
         findings = part.findings
         what = "removed" if part.screening.action == "drop" else "found (but kept)"

@@ -22,6 +22,8 @@ LOCK = ".lock"
 BEGINNINGS = frozenset({LOCK, "versions.json", "tokenizer", "checkpoints"})
 _WORTH_KEEPING = 100  # minimum logged steps of a failed run that is kept, because its curves help to find the cause
 _INITIAL = "tokens-0"  # the checkpoint of the initial weights, which need no training
+#: The settings of a run's length.
+_BUDGET = ("train.steps", "train.tokens", "train.epochs", "train.seconds")
 _held: dict[Path, int] = {}
 _created: list[Path] = []
 _above: dict[Path, list[Path]] = {}
@@ -48,7 +50,7 @@ def hold(folder: Path) -> None:
         return
     release(folder)
     while True:
-        descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+        descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
         try:
             # The lock belongs to this process, so its workers do not keep the lock after it ends.
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -243,9 +245,12 @@ def check_resumable(old: Mapping[str, Any], new: Mapping[str, Any], *, allowed: 
             for value in (before.get(key, _ABSENT), after.get(key, _ABSENT))
         )
         if was != now:
+            way = "start a new run with another name (name=...)"
+            if key in _BUDGET and "task" not in new:  # the learning rates that were used belong to the old budget
+                way = "start a new run from the weights of this one (init=<this run> name=<new name>)"
             problems.append(
                 f"{key} was {_as_text(was)} when the run started, but is {_as_text(now)} now: it must not change on "
-                "resume; restore the old value, or start a new run with another name (name=...)"
+                f"resume; restore the old value, or {way}"
             )
     if problems:
         raise ConfigError(problems)

@@ -71,7 +71,8 @@ def prepare_encoders(learner: nn.Module, hardware: Hardware, *, are_trained: boo
 def eager_hardware(cfg: DictConfig) -> Hardware:
     """Set up the configured hardware without compilation, which does not pay off for a single pass over the data."""
     settings = HardwareSettings.from_config(cfg.hardware)
-    return setup(device=settings.device, precision=settings.precision, threads=settings.threads, compile=False)
+    chosen = settings.model_dump(include={"device", "precision", "threads", "wait_seconds"})
+    return setup(**chosen, compile=False)
 
 
 def training_hardware(cfg: DictConfig, *, run: Path, pretrains: bool) -> Hardware:

@@ -11,6 +11,7 @@ A run without a valid seal, including those of versions without seals, closes th
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import hmac
 import os
@@ -61,6 +62,8 @@ def _key(*, make: bool) -> bytes:
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             with open(descriptor, "wb") as file:
                 file.write(secrets.token_hex(32).encode())
+    if not os.access(path, os.R_OK):  # the cache belongs to another user, whose key nobody else has
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
     key = read_bytes(path, error=RunDirectoryError, most=1024)
     if len(key) < 64:
         raise RunDirectoryError(f"{path} is not a valid key: delete this file")

@@ -21,10 +21,8 @@ from typing import TextIO
 
 from lmtransfer.system.printable import IN_ASCII
 
-#: Ctrl-C, the request to terminate, and a closed terminal.
-SIGNALS = tuple(
-    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
-)  # Windows has no SIGHUP
+#: Ctrl-C, the request to terminate, a closed terminal, and the warning that a Slurm job nears its time limit.
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 
 #: Environment variable with a file descriptor that closes when the process to follow has ended.
 FOLLOW = "LMTRANSFER_FOLLOW"

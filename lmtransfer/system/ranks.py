@@ -20,18 +20,18 @@ def world_size() -> int:
 
 
 def rank() -> int:
-    """Return this process's rank among all processes, from 0."""
-    return _number("RANK", 0)
+    """Return this process's rank among all processes, from 0; 0 for a single process, even if RANK is set."""
+    return _number("RANK", 0) if world_size() > 1 else 0
 
 
 def local_rank() -> int:
     """Return this process's rank on its machine, from 0."""
-    return _number("LOCAL_RANK", 0)
+    return _number("LOCAL_RANK", 0) if world_size() > 1 else 0
 
 
 def local_world_size() -> int:
     """Return the number of processes started together on this machine."""
-    return _number("LOCAL_WORLD_SIZE", 1)
+    return _number("LOCAL_WORLD_SIZE", 1) if world_size() > 1 else 1
 
 
 def are_many() -> bool:
@@ -43,22 +43,39 @@ def are_many() -> bool:
 
 
 def is_first() -> bool:
-    """Whether this is rank 0, which prints for all ranks."""
+    """Whether this is rank 0, which prints for all ranks; also True if there is no such rank."""
     try:
-        return rank() == 0
+        return rank() == 0 or rank() >= world_size()
     except ConfigError:
         return True
 
 
 def check() -> None:
     """Check the environment variables."""
-    world_size(), rank(), local_rank(), local_world_size()
+    for name, default in (("WORLD_SIZE", 1), ("RANK", 0), ("LOCAL_RANK", 0), ("LOCAL_WORLD_SIZE", 1)):
+        _number(name, default)
+    if not are_many():
+        return
     missing = [name for name in _RENDEZVOUS if not os.environ.get(name)]
-    if are_many() and missing:
+    if missing:
         raise ConfigError(
             f"the environment sets WORLD_SIZE={world_size()}, but not {', '.join(missing)}: start the command with "
             "torchrun, or unset WORLD_SIZE"
         )
+    if rank() >= world_size():
+        raise ConfigError(
+            f"the environment sets RANK={rank()}, but WORLD_SIZE={world_size()}, and ranks start at 0: start the "
+            "command with torchrun, or unset RANK and WORLD_SIZE"
+        )
+    meeting_place()
+
+
+def meeting_place() -> tuple[str, int]:
+    """Return the address and the port at which the processes meet, from MASTER_ADDR and MASTER_PORT."""
+    port = _number("MASTER_PORT", 1)
+    if port >= 1 << 16:
+        raise ConfigError(f"the environment variable MASTER_PORT={port} must be below 65536; correct or unset it")
+    return os.environ["MASTER_ADDR"], port
 
 
 def end_process(code: int) -> None:

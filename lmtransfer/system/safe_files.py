@@ -41,6 +41,7 @@ YAML_BYTES = 1 << 22
 #: Maximum nesting depth of mappings and lists.
 DEEPEST = 100
 
+_LFS = b"version https://git-lfs.github.com/spec/"
 _REPLACE = "replace it with the file itself"
 _KINDS = (
     (stat.S_ISDIR, "a folder"),
@@ -127,6 +128,13 @@ def _not_regular(mode: int) -> str | None:
 
 def _reason(fault: OSError | ValueError) -> str:
     return getattr(fault, "strerror", None) or str(fault)  # a ValueError: the name contains a NUL
+
+
+def is_lfs_pointer(path: Path) -> bool:
+    """Whether a file is a pointer of Git LFS, which stands for a large file until it is fetched."""
+    with suppress(OSError), path.open("rb") as file:
+        return file.read(len(_LFS)) == _LFS
+    return False
 
 
 def read_bytes(path: Path, *, error: type[LmtransferError], most: int = DOCUMENT_BYTES) -> bytes:

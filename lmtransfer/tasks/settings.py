@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import pydantic
 
 from lmtransfer.config.types import Count, DataFile, Folder, Folds, HubName, LargeCount, Name, OpenShare
-from lmtransfer.data.corpora.hub import check_dataset_folder
+from lmtransfer.data.corpora.hub import check_dataset_folder, reason_of_failure
 from lmtransfer.data.files import EncodingErrors, describe_splits, find_data
 from lmtransfer.data.tables import BadRowsPolicy, TableFormat, TableLayout, delimiter_of
 from lmtransfer.errors import ConfigError, DataError
@@ -79,11 +79,10 @@ def hub_access(source: HubSource, *, places: str) -> Iterator[None]:
     except door.Refused:
         raise
     except (OSError, ValueError, KeyError, RuntimeError, ImportError, DatasetGenerationError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise DataError(
-            f"no file {places}, and the data set {source} could not be loaded from the hub: {reason}. Either choose "
-            "the folder that contains the files with data_root=<folder> or LMTRANSFER_DATA, or load the data set once "
-            "with network access; later it is read from the cache"
+            f"no file {places}, and the data set {source} could not be loaded from the hub: "
+            f"{reason_of_failure(error)}. Either choose the folder that contains the files with data_root=<folder> or "
+            "LMTRANSFER_DATA, or load the data set once with network access; later it is read from the cache"
         ) from None
 
 

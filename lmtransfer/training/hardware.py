@@ -84,6 +84,7 @@ class Hardware:
     uncompiled: str = ""
     num_workers: int = 0
     shard: bool = False
+    wait_seconds: float = process_group.WAIT_SECONDS
 
     def __str__(self) -> str:
         threads = f"{self.threads} thread{'s' if self.threads > 1 else ''}"
@@ -109,6 +110,7 @@ def setup(
     keep_threads: bool = False,
     num_workers: int | None = 0,
     shard: bool = False,
+    wait_seconds: float = process_group.WAIT_SECONDS,
 ) -> Hardware:
     """Resolve the ``hardware`` settings and apply the global ones (threads, allocator, current GPU).
 
@@ -151,6 +153,7 @@ def setup(
         uncompiled=missing,
         num_workers=useful_workers(selected) if num_workers is None else num_workers,
         shard=shard and ranks.world_size() > 1,
+        wait_seconds=wait_seconds,
     )
 
 

@@ -10,9 +10,16 @@ and any requests to stop. The losses are gathered when they are read.
 from __future__ import annotations
 
 import gc
+import itertools
+import os
 import pickle
-from collections.abc import Iterator
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -21,9 +28,18 @@ from torch import Tensor, nn
 
 from lmtransfer.errors import Interrupted, MachineError
 from lmtransfer.system import ranks
+from lmtransfer.system.printable import first_line
 
 #: Size in bytes of a message between hosts, and of the length field at its start.
 _MESSAGE, _HEADER = 4096, 8
+#: Default number of seconds for which a process waits for the others at the start.
+WAIT_SECONDS = 300.0
+#: Seconds after which it says so, and between its looks.
+_PATIENCE, _PAUSE = 3.0, 0.02
+#: Maximum number of missing ranks that the message names.
+_MAX_NAMES = 8
+
+_meetings = itertools.count()
 
 
 def world_size() -> int:
@@ -42,12 +58,15 @@ def is_main() -> bool:
 
 
 @contextmanager
-def join() -> Iterator[None]:
+def join(wait_seconds: float = WAIT_SECONDS) -> Iterator[None]:
     """Join the processes that ``torchrun`` started, inside the block; without ``torchrun``, do nothing.
 
     Before the group is destroyed, every process waits for the others, because otherwise destroying the group sometimes
     aborts a process. Processes also wait after an interruption, on which all ranks agree. They do not wait after an
     error, because the others may never arrive.
+
+    Raises:
+        MachineError: a process has not arrived after ``wait_seconds``, or the place where they meet cannot be used.
     """
     ranks.check()
     if ranks.world_size() == 1 or dist.is_initialized():
@@ -55,10 +74,10 @@ def join() -> Iterator[None]:
         return
     if ranks.local_rank() < torch.cuda.device_count():
         torch.cuda.set_device(ranks.local_rank())
-    if torch.cuda.is_available():
-        dist.init_process_group("cpu:gloo,cuda:nccl")
-    else:
-        dist.init_process_group("gloo")
+    store = _meet(wait_seconds)
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    with explain_lost_ranks():
+        dist.init_process_group(backend, store=store, rank=ranks.rank(), world_size=ranks.world_size())
     try:
         yield
         _leave()
@@ -67,6 +86,74 @@ def join() -> Iterator[None]:
         raise
     finally:
         dist.destroy_process_group()
+
+
+def _meet(wait_seconds: float) -> dist.Store:
+    """Return the store through which the processes find each other, once all of them have arrived.
+
+    PyTorch's own rendezvous waits silently in C++, where Python handles no signal. Here, a thread connects, and the
+    main thread waits in Python.
+    """
+    own, host, port = ranks.rank(), *ranks.meeting_place()
+    prefix = f"lmtransfer-{next(_meetings)}"  # a process that runs several commands meets the others each time
+    connection: Future[dist.Store] = Future()
+
+    def connect() -> None:
+        is_host = own == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+        limit = timedelta(seconds=wait_seconds + 60)  # the main thread gives up first
+        try:
+            store = dist.TCPStore(
+                host, port, is_master=is_host, timeout=limit, wait_for_workers=False, multi_tenant=True
+            )
+            store.set(f"{prefix}/{own}", "")
+        except BaseException as error:
+            connection.set_exception(error)
+        else:
+            connection.set_result(store)
+
+    threading.Thread(target=connect, daemon=True).start()
+    missing = [rank for rank in range(ranks.world_size()) if rank != own]
+    start, since, has_told = time.monotonic(), time.strftime("%H:%M:%S"), False
+    while missing:
+        if connection.done():
+            try:
+                missing = [rank for rank in missing if not connection.result().check([f"{prefix}/{rank}"])]
+            except RuntimeError as error:
+                raise MachineError(_no_meeting(error, f"{host}:{port}")) from error
+        seconds = time.monotonic() - start
+        if seconds >= _PATIENCE and not has_told and missing:
+            print(_waiting(missing, connection.done(), since), file=sys.stderr, flush=True)
+            has_told = True
+        if seconds >= wait_seconds and missing:
+            raise MachineError(
+                f"{_waiting(missing, connection.done(), since)}. The limit is hardware.wait_seconds={wait_seconds:g}"
+            )
+        time.sleep(_PAUSE)
+    return dist.PrefixStore(prefix, connection.result())
+
+
+def _waiting(missing: Sequence[int], is_connected: bool, since: str) -> str:
+    """Say for whom this process waits, where and since when, and what to do."""
+    host, port = ranks.meeting_place()
+    names = ", ".join(map(str, missing[:_MAX_NAMES])) + (" and others" if len(missing) > _MAX_NAMES else "")
+    others = f"{len(missing)} other process{'es' if len(missing) > 1 else ''} (rank {names})"
+    whom = others if is_connected else "an answer of rank 0"
+    return (
+        f"rank {ranks.rank()} waits for {whom} at {host}:{port} since {since}, because the environment sets "
+        f"WORLD_SIZE={ranks.world_size()}: start the other processes, or unset RANK and WORLD_SIZE to run a single one"
+    )
+
+
+def _no_meeting(error: RuntimeError, place: str) -> str:
+    if "EADDRINUSE" in str(error):
+        return (
+            f"rank 0 cannot listen at {place}, because another process uses this port: set MASTER_PORT to a free port "
+            "for all processes, or start them with torchrun --standalone"
+        )
+    return (
+        f"rank {ranks.rank()} cannot meet the other processes at {place}: correct MASTER_ADDR and MASTER_PORT, or "
+        f"start the processes with torchrun. PyTorch reports: {first_line(error)}"
+    )
 
 
 def _leave() -> None:
@@ -84,8 +171,8 @@ def explain_lost_ranks() -> Iterator[None]:
         raise
     except RuntimeError as error:
         raise MachineError(
-            f"rank {rank()} stops, because another process of this run has ended or cannot be reached: see the message "
-            "of that process, or the root cause that torchrun reports. Continue a training run from its last "
+            f"rank {ranks.rank()} stops, because another process of this run has ended or cannot be reached: see the "
+            "message of that process, or the root cause that torchrun reports. Continue a training run from its last "
             f"checkpoint with resume=true. Communication failed with: {error}"
         ) from error
 

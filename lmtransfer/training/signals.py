@@ -1,7 +1,8 @@
 """Signals that request a stop during training. Training then finishes the current step and saves everything.
 
-They are SIGTERM, SIGHUP (the terminal was closed) and Ctrl-C (once or several times). Losing the reader of standard
-output or standard error has the same effect.
+They are SIGTERM, SIGHUP (the terminal was closed), SIGUSR1 (Slurm's ``--signal=USR1@60``) and Ctrl-C, once or several
+times: a further signal does not disturb the saving. Losing the reader of standard output or standard error has the
+same effect.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -54,10 +55,41 @@ def aliases(module: nn.Module) -> dict[str, str]:
     }
 
 
+def not_finite(tensors: Mapping[str, Tensor]) -> list[str]:
+    """Return the names of the tensors with a value that is NaN or infinite."""
+    numbers = {name: tensor for name, tensor in tensors.items() if tensor.is_floating_point() and tensor.numel()}
+    # NaN spreads to both extremes, which need no memory of the tensor's size.
+    return [name for name, tensor in numbers.items() if not torch.stack(tensor.aminmax()).isfinite().all()]
+
+
+def check_finite(tensors: Mapping[str, Tensor], *, source: str) -> None:
+    """Check that all values of a model's tensors are finite; otherwise each of its results could be NaN."""
+    if names := not_finite(tensors):
+        raise CheckpointError(
+            list_problems(f"{source}: the model cannot be used, because these tensors hold NaN or infinity:", names)
+        )
+
+
+def check_not_nan(outputs: np.ndarray | Tensor, *, what: str) -> None:
+    """Check the outputs of a model, which are NaN if values inside the model overflow although its weights are finite.
+
+    Args:
+        what: the outputs, in the plural.
+    """
+    are_nan = torch.as_tensor(outputs).isnan()
+    if are_nan.any():
+        raise CheckpointError(
+            f"{what} are NaN for {int(are_nan.flatten(1).any(1).sum())} of {len(outputs)} inputs: the weights "
+            "are too large for this precision, or damaged; try hardware.precision=fp32, or another checkpoint"
+        )
+
+
 @torch.no_grad()
 def load_weights(module: nn.Module, saved: Mapping[str, Tensor], *, source: str = "the checkpoint") -> None:
     """Copy saved weights, under any of their names, into the module in place, so that tied tensors stay tied."""
-    for target, value in _match(module, saved, source):
+    pairs = _match(module, saved, source)
+    check_finite(saved, source=source)
+    for target, value in pairs:
         target.copy_(shard_like(target, value))
 
 

@@ -31,7 +31,7 @@ from lmtransfer.tasks.source import TaskSource
 from lmtransfer.tasks.text.example import TextExample, encode_texts
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.training.hardware import Hardware
-from lmtransfer.training.weights import load_weights
+from lmtransfer.training.weights import check_not_nan, load_weights
 from lmtransfer.transfer.experiment.part_run import open_task_learner, task_of
 from lmtransfer.transfer.experiment.settings import with_trained_start
 from lmtransfer.transfer.learner import ComposedEncoder, TaskLearner
@@ -134,6 +134,7 @@ class Embedder:
             with self.hardware.precision.autocast():
                 batch_vectors = self.model.vectors(batch.packed.to(self.hardware.device))
             vectors[list(batch.rows)] = batch_vectors.float().cpu().numpy()
+        check_not_nan(vectors, what="the model's vectors")
         vectors = scale_vectors(vectors, standardizer=None, normalise=self.normalise)
         return TextVectors(vectors, encoded.num_truncated, int(encoded.lengths.sum()))
 

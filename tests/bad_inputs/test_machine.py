@@ -480,6 +480,9 @@ def test_a_file_keeps_what_it_held_where_there_is_no_room(tmp_path: Path) -> Non
         ({"RANK": "1.5"}, "RANK=1.5"),
         ({"LOCAL_WORLD_SIZE": "0"}, "LOCAL_WORLD_SIZE=0"),
         ({"WORLD_SIZE": "2", "RANK": "0"}, "MASTER_ADDR"),
+        ({"WORLD_SIZE": "2", "RANK": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}, "RANK=2"),
+        ({"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "x"}, "MASTER_PORT=x"),
+        ({"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "65536"}, "MASTER_PORT=65536"),
     ],
 )
 def test_an_environment_that_torchrun_did_not_make(
@@ -497,6 +500,18 @@ def test_an_environment_that_torchrun_did_not_make(
     with refuses(ConfigError, names):
         ranks.check()
     check(Case(PRETRAIN, (names,)), world, answer)
+
+
+@pytest.mark.parametrize("left_over", [{"RANK": "1"}, {"RANK": "3", "LOCAL_RANK": "3", "WORLD_SIZE": "1"}], ids=str)
+def test_a_rank_left_over_in_the_shell_hides_no_result(
+    left_over: dict[str, str], world: Path, answer: Answer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    for name, value in {"LOCAL_WORLD_SIZE": "8", **left_over}.items():
+        monkeypatch.setenv(name, value)
+    assert (ranks.rank(), ranks.local_rank(), ranks.local_world_size()) == (0, 0, 1)
+    status, said = answer(*PREPARE, "corpus.path=texts")
+    assert (status, "documents" in said) == (0, True)
 
 
 def test_a_mapped_file_without_room_is_an_error_and_no_crash(tmp_path: Path) -> None:

@@ -114,3 +114,35 @@ def test_a_config_that_is_no_file_is_named(kind: str, world: Path, answer: Answe
 def test_configs_that_build_on_each_other_in_a_circle_are_named(world: Path, answer: Answer) -> None:
     files = {"mine/model/own.yaml": b"defaults: [other]\n", "mine/model/other.yaml": b"defaults: [/model/own]\n"}
     check(Case((*UNCHOSEN, "-cd", "mine", "model=own"), ("own.yaml", "defaults"), files), world, answer)
+
+
+RECIPE = b"defaults: [override /model: bert_tiny]\ntrain: {steps: 3}\n"
+HEADER = b"# @package _global_\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "file", "content", "names"),
+    [
+        ((*UNCHOSEN, "experiment=own"), "experiment/own.yaml", RECIPE, (":1:",)),
+        ((*UNCHOSEN, "experiment=own"), "experiment/own.yaml", b"train: {steps: 3}\n", (":1:",)),
+        ((*UNCHOSEN, "experiment=own"), "experiment/own.yaml", b"# Mine\n" + HEADER + RECIPE, (":1:", "line 2")),
+        ((*UNCHOSEN, "experiment=a/own"), "experiment/a/own.yaml", b"# @package _group_\n" + RECIPE, (":1:",)),
+        (("study", "study=own"), "study/own.yaml", b"name: s\nrecipes: {a: model=bert_tiny}\n", (":1:",)),
+    ],
+)
+def test_a_recipe_without_its_package_line_is_told_the_line(
+    words: tuple[str, ...], file: str, content: bytes, names: tuple[str, ...], world: Path, answer: Answer
+) -> None:
+    words = (words[0], "-cd", "mine", *words[1:])
+    names = (f"mine/{file}{names[0]}", "# @package _global_", *names[1:])
+    check(Case(words, names, {f"mine/{file}": content}), world, answer)
+
+
+@pytest.mark.parametrize("header", [HEADER, b"\n" + HEADER, b"#@package _global_\n# Mine\n", b"# @x y\n" + HEADER])
+def test_a_recipe_with_its_package_line_is_read(header: bytes, world: Path, answer: Answer) -> None:
+    (world / "mine" / "experiment").mkdir(parents=True)
+    (world / "mine" / "experiment" / "own.yaml").write_bytes(header + b"train: {steps: 3}\n")
+    words = [word for word in PRETRAIN if not word.startswith(("experiment", "train.steps"))]
+    status, said = answer(words[0], "-cd", "mine", *words[1:], "experiment=own", "--cfg", "job")
+    assert status == 0
+    assert "steps: 3" in said

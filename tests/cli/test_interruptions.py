@@ -98,7 +98,7 @@ def start(world: Path) -> Iterator[Start]:
 
 def _heed() -> None:
     """Signals as a terminal sets them up: the tests themselves may run under nohup or in a shell's background."""
-    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
         signal.signal(number, signal.SIG_DFL)
 
 
@@ -119,7 +119,13 @@ def saved(run: Path) -> int | None:
 
 @pytest.mark.parametrize(
     ("signals", "workers"),
-    [([signal.SIGINT] * 4, 0), ([signal.SIGTERM, signal.SIGHUP], 1)],
+    [
+        ([signal.SIGINT] * 4, 0),
+        ([signal.SIGTERM, signal.SIGHUP], 1),
+        ([signal.SIGTERM] * 5, 1),
+        ([signal.SIGUSR1], 0),
+        ([signal.SIGUSR1, signal.SIGTERM, signal.SIGTERM, signal.SIGUSR1], 2),
+    ],
     ids=str,
 )
 def test_signals_cost_no_step(signals: list[signal.Signals], workers: int, start: Start, world: Path) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -28,8 +30,10 @@ from support.saved_encoder import load_encoder
 from lmtransfer.data.batch import pack
 from lmtransfer.data.documents import Notes
 from lmtransfer.interop.open_run import open_saved
+from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.tasks.input_files import InputFile
 from lmtransfer.tasks.source import TaskSource
+from lmtransfer.training.checkpoints import open_checkpoint
 from lmtransfer.training.hardware import setup
 from lmtransfer.transfer.experiment.data import encode_examples
 from lmtransfer.transfer.experiment.part_run import open_task_learner, task_of
@@ -268,3 +272,25 @@ def test_a_mistake_is_one_clear_message(mistake: str, capsys: pytest.CaptureFixt
     assert said.count("\n") == 1
     assert set(os.listdir()) == there
     assert Path("there.npy").read_bytes() == b"old"
+
+
+def spoil(folder: Path, value: float) -> None:
+    """Put a value into the weights of a copy of the run."""
+    shutil.copytree("runs/pretrain/base", folder)
+    run = RunDirectory.open(folder)
+    for checkpoint in (folder / "checkpoints").iterdir():
+        opened = open_checkpoint(checkpoint)
+        tensors = opened.tensors("model")
+        next(tensor for name, tensor in tensors.items() if "norm" in name and name.endswith("weight")).fill_(value)
+        run.checkpoints.save(checkpoint.name, tensors={"model": tensors}, state=opened.state)
+
+
+@pytest.mark.parametrize(
+    ("value", "names"), [(math.nan, ("norm", "bad")), (-math.inf, ("norm", "bad")), (3e38, ("vectors", "inputs"))]
+)
+def test_no_vector_is_nan(value: float, names: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    spoil(Path("bad"), value)
+    assert lmtransfer("embed", "hardware=exact", "run=bad", "input=in.txt", "output=v.npy") == 2
+    message = capsys.readouterr().err
+    assert all(name in message for name in ("NaN", *names)), message
+    assert not Path("v.npy").exists()

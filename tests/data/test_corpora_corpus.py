@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from fakes.texts import by_noun, made_up_documents, write_text
+from support.limits import no_privileges
 from support.refusals import refuses
 
 from lmtransfer.data.corpora import corpus as corpus_module
@@ -71,12 +72,78 @@ def test_files_of_wikiextractor_are_recognised_and_said(tmp_path: Path) -> None:
         corpus(tmp_path / "empty")
 
 
+def linked_folder(tmp_path: Path) -> tuple[Path, int]:
+    """A folder with a linked disk, a link from that disk back to the folder, one to itself, and a linked file."""
+    for number in range(3):
+        write_text(tmp_path / "disk" / "deep" / f"{number}.txt", [f"Text {number} of the disk."])
+    write_text(tmp_path / "folder" / "own.txt", ["Own text."])
+    (tmp_path / "folder" / "scratch").symlink_to("../disk")
+    (tmp_path / "folder" / "again").symlink_to(tmp_path / "disk" / "deep", target_is_directory=True)
+    (tmp_path / "folder" / "self").symlink_to(".")
+    (tmp_path / "folder" / "other.txt").symlink_to("own.txt")
+    (tmp_path / "disk" / "back").symlink_to("../folder")
+    return tmp_path / "folder", 4
+
+
+@pytest.mark.parametrize("pattern", ["", "**/*.txt", "**", "**/deep/**/*.txt", "**/s*/**/[0-9o]*.txt"])
+def test_links_are_followed_each_file_is_read_once_and_loops_end(pattern: str, tmp_path: Path) -> None:
+    folder, num_files = linked_folder(tmp_path)
+    source = corpus(folder / pattern, split_unit="document")
+    real = {os.path.realpath(name) for name in source.files}
+    expected = {str(path) for path in (tmp_path / "disk").rglob("?.txt")} | {str(folder / "own.txt")}
+    if "deep/" in pattern:
+        expected.remove(str(folder / "own.txt"))
+    assert real == expected
+    assert len(source.files) == len(expected)
+    assert len(texts(source)) == len(expected) <= num_files
+    assert any("read anyway, not followed" in kind for kind in source.left_out.counts)
+
+
+def test_a_link_to_a_file_that_is_read_is_counted(tmp_path: Path) -> None:
+    folder, _ = linked_folder(tmp_path)
+    found = FileCorpus(path=[str(folder), str(folder / "own.txt"), str(tmp_path / "disk" / "deep" / "1.txt")])
+    assert len(found.files) == 4
+    (kind,) = [kind for kind in found.left_out.counts if "read once" in kind]
+    assert found.left_out.counts[kind] == 3  # own.txt by two names, 1.txt by its own and by the disk's
+
+
+def test_what_a_folder_holds_beside_its_texts_is_counted_by_kind(tmp_path: Path) -> None:
+    write_text(tmp_path / "a.txt", ["One."])
+    for name in ("b.md", "c.md", "d.html.gz", "LICENSE", "a.txt.gz", ".hidden.md", ".git/config"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"text")
+    (tmp_path / "gone").symlink_to("nowhere")
+    counts = corpus(tmp_path, split_unit="document").left_out.counts
+    (kinds,) = [kind for kind in counts if "other kinds" in kind]
+    assert "(2 .md, 1 without a suffix, 1 .html;" in kinds
+    assert sorted(counts.values()) == [1, 1, 4]
+    assert {by for kind in counts for by in ("compressed copies", "lead nowhere") if by in kind} == {
+        "compressed copies",
+        "lead nowhere",
+    }
+    (tmp_path / "a.txt").unlink()
+    (tmp_path / "a.txt.gz").unlink()
+    with refuses(DataError, "corpus.path=", f"{tmp_path}/**/*.md"):
+        corpus(tmp_path)
+
+
+def test_a_folder_that_cannot_be_read_is_counted_and_the_top_one_is_named(tmp_path: Path) -> None:
+    write_text(tmp_path / "in" / "a.txt", ["One."])
+    write_text(tmp_path / "in" / "locked" / "b.txt", ["Two."])
+    (tmp_path / "in" / "locked").chmod(0)
+    with no_privileges():
+        assert by_noun(corpus(tmp_path / "in").left_out.counts, "cannot be read") == {"cannot be read": 1}
+        with pytest.raises(PermissionError) as caught:
+            corpus(tmp_path / "in" / "locked")
+    assert caught.value.filename == str(tmp_path / "in" / "locked")
+
+
 def test_tables_in_a_folder_are_left_out_and_said(tmp_path: Path) -> None:
     write_text(tmp_path / "a.txt", ["One."])
     (tmp_path / "b.csv").write_text("text\nTwo.\n")
     source = corpus(tmp_path, split_unit="document")
     assert texts(source) == ["One."]
-    assert by_noun(source.notes.counts, "folder/*.csv") == {"folder/*.csv": 1}
+    assert by_noun(source.left_out.counts, "folder/*.csv") == {"folder/*.csv": 1}
     (tmp_path / "a.txt").unlink()
     with refuses(DataError, "corpus.path=", f"{tmp_path}/**/*.csv"):
         corpus(tmp_path)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
-import signal
+import subprocess
 from dataclasses import dataclass
 from itertools import islice
 from multiprocessing.reduction import ForkingPickler
@@ -249,8 +249,8 @@ def test_workers_outlive_interrupts_of_the_process_group() -> None:
     steps = PlannedStream(Telling(), seed=1, batch_tokens=100, num_workers=1).steps()
     worker = next(steps).micro_batches[0][0]
     assert worker != os.getpid()
-    os.kill(worker, signal.SIGINT)
-    os.kill(worker, signal.SIGTERM)
+    for name in ("INT", "TERM", "USR1", "TERM", "TERM"):  # from another process: the main one ends its workers so
+        subprocess.run(["kill", f"-{name}", str(worker)], check=True)
     seen = [next(steps).micro_batches[0] for _ in range(20)]
     assert {pid for pid, _ in seen} == {worker}
     assert [batch for _, batch in seen] == [

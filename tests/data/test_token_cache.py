@@ -3,13 +3,15 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import signal
+import stat
 import subprocess
 import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ import psutil
 import pytest
 from fakes.texts import WordTokenizer, by_noun, made_up_documents, write_text
 from support import PYTHONPATH, ROOT
+from support.limits import no_privileges
 from support.refusals import refuses
 
 from lmtransfer.data import token_cache
@@ -479,6 +482,118 @@ def test_who_waits_for_another_process_says_so(
     waiting.join(timeout=30)
     assert entered.is_set()
     assert str(folder) in said
+
+
+def _fill_cache(tmp_path: Path) -> tuple[FileCorpus, SentencePieceTrainer]:
+    source = corpus(write_text(tmp_path / "a.txt", made_up_documents(60)))
+    trainer = SentencePieceTrainer(kind="unigram", vocab_size=60, allow_fewer=True)
+    assert not prepare(source, WordTokenizer(), cache_dir=tmp_path / "cache", num_workers=0).from_cache
+    tokenizer_for(source, trainer, cache_dir=tmp_path / "cache")
+    return source, trainer
+
+
+def _take_rights(folder: Path) -> None:
+    for path in (folder, *folder.rglob("*")):
+        path.chmod(0o555 if path.is_dir() else 0o444)
+
+
+def test_a_complete_cache_of_another_user_is_read_without_a_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, trainer = _fill_cache(tmp_path)
+    fingerprint = tokenizer_for(source, trainer, cache_dir=tmp_path / "cache").fingerprint
+    _take_rights(tmp_path / "cache")
+    monkeypatch.setattr(token_cache.fcntl, "flock", _raise(errno.ENOLCK))
+    with no_privileges():
+        assert prepare(source, WordTokenizer(), cache_dir=tmp_path / "cache", num_workers=0).from_cache
+        assert tokenizer_for(source, trainer, cache_dir=tmp_path / "cache").fingerprint == fingerprint
+
+
+def test_a_cache_that_may_not_be_written_is_refused_with_advice_that_fits(tmp_path: Path) -> None:
+    _fill_cache(tmp_path)
+    other = corpus(write_text(tmp_path / "b.txt", made_up_documents(50)))
+    _take_rights(tmp_path / "cache")
+    with no_privileges(), refuses(DataError, "ermission denied", "that you may write to") as caught:
+        prepare(other, WordTokenizer(), cache_dir=tmp_path / "cache", num_workers=0)
+    assert "disk" not in str(caught.value)
+
+
+def _raise(number: int) -> Callable[..., Any]:
+    def fail(*_: Any) -> None:
+        raise OSError(number, os.strerror(number))
+
+    return fail
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP])
+def test_a_file_system_without_locks_is_named_at_once(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = corpus(write_text(tmp_path / "a.txt", made_up_documents(20)))
+    monkeypatch.setattr(token_cache.fcntl, "flock", _raise(number))
+    with refuses(DataError, str(tmp_path / "cache" / "corpora"), os.strerror(number), "no file locks", "local disk"):
+        prepare(source, WordTokenizer(), cache_dir=tmp_path / "cache", num_workers=0)
+    with refuses(DataError, str(tmp_path / "cache" / "tokenizers"), "no file locks"):
+        tokenizer_for(source, SentencePieceTrainer(kind="unigram", vocab_size=60), cache_dir=tmp_path / "cache")
+
+
+@pytest.mark.parametrize(("mask", "mode"), [(0o002, 0o664), (0o027, 0o640)])
+def test_the_files_of_the_cache_follow_the_umask_and_the_group_of_their_folder(
+    mask: int, mode: int, tmp_path: Path
+) -> None:
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache").chmod(0o2775)
+    before = os.umask(mask)
+    try:
+        _fill_cache(tmp_path)
+    finally:
+        os.umask(before)
+    paths = list((tmp_path / "cache").rglob("*"))
+    assert {path.stat().st_mode & 0o777 for path in paths if path.is_file()} == {mode}
+    assert all(path.stat().st_mode & stat.S_ISGID for path in paths if path.is_dir())
+    assert any(path.name.endswith(".lock") for path in paths)
+
+
+def test_notes_from_the_cache_name_the_files_of_the_reader(tmp_path: Path) -> None:
+    for name, other in (("alice", "x.md"), ("bob", "y.csv")):
+        write_text(tmp_path / name / f"{name}-1.txt", made_up_documents(20))
+        (tmp_path / name / f"{name}-2.txt").write_text("Nul\0 here.\n")
+        (tmp_path / name / other).write_text("text\n")
+    made, read = (
+        prepare(corpus(tmp_path / name), WordTokenizer(), cache_dir=tmp_path / "cache", num_workers=0)
+        for name in ("alice", "bob")
+    )
+    assert (made.from_cache, read.from_cache) == (False, True)
+    assert "alice" not in (read.folder / "manifest.json").read_text()
+    places = {kind: str(note["first"]) for kind, note in read.statistics.notes.items()}
+    assert by_noun(places, "NUL", "csv", ".md,") == {
+        "NUL": f"{tmp_path / 'bob' / 'bob-2.txt'}:1",
+        "csv": str(tmp_path / "bob" / "y.csv"),
+    }
+    assert "NUL characters dropped" in made.statistics.notes
+    assert made.statistics.notes["NUL characters dropped"]["first"] == f"{tmp_path / 'alice' / 'alice-2.txt'}:1"
+
+
+@pytest.mark.slow
+def test_a_cache_on_a_read_only_mount_is_read(tmp_path: Path) -> None:
+    source, _ = _fill_cache(tmp_path)
+    script = (
+        "import sys; from lmtransfer.data.token_cache import *; import lmtransfer.data.token_cache as c; "
+        "from fakes.texts import WordTokenizer; from lmtransfer.data.corpora.corpus import FileCorpus; "
+        "c.BLOCK_CHARACTERS = 5000; "
+        "made = FileCorpus(path=sys.argv[1], name='made up', validation_fraction=0.1, cache_dir=sys.argv[2]); "
+        "print(prepare(made, WordTokenizer(), cache_dir=sys.argv[2]).from_cache)"
+    )
+    mounted = 'mount --bind "$2" "$2" && mount -o remount,ro,bind "$2" && ! touch "$2/x" 2>/dev/null'
+    words = ["unshare", "-rm", "sh", "-c"]
+    if not shutil.which("unshare") or subprocess.run([*words, mounted, "", "", str(tmp_path / "cache")]).returncode:
+        pytest.skip("this machine permits no read-only mount")
+    run = f'{mounted} && exec "$0" -c "$3" "$1" "$2"'
+    done = subprocess.run(
+        [*words, run, sys.executable, *source.files, str(tmp_path / "cache"), script],
+        env={**os.environ, "PYTHONPATH": PYTHONPATH}, capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout.strip()) == (0, "True"), done.stderr
 
 
 pytest.importorskip("psutil", reason="measuring memory needs psutil")

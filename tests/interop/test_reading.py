@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import pickle
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from support.refusals import refuses
+from torch import Tensor
 
 from lmtransfer.errors import CheckpointError
-from lmtransfer.interop.reading import read_weight_files
+from lmtransfer.interop.reading import read_published, read_weight_files
 
 TENSORS = {"a.weight": torch.arange(6.0).view(2, 3), "a.bias": torch.ones(2), "b.weight": torch.zeros(4)}
 
@@ -151,3 +154,59 @@ def test_no_weights_and_weights_of_other_programs_are_told(tmp_path: Path) -> No
     (tmp_path / "tf_model.h5").write_bytes(b"")
     with refuses(CheckpointError, "tf_model.h5"):
         read_weight_files(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 4\n",
+        b"<!DOCTYPE html><html><body>404</body></html>",
+        b"",
+        b"\x80\x02}q\x00.",  # a pickle of an empty mapping, not of torch.save
+        b"\x80\x04\x95\x00\x00",
+        b"PK\x03\x04 no archive",
+        pickle.dumps({"a": [1, 2]}),
+    ],
+)
+def test_what_is_no_file_of_tensors_never_leads_to_unsafe_loading(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "pytorch_model.bin").write_bytes(content)
+    with refuses(CheckpointError, str(tmp_path / "pytorch_model.bin")) as caught:
+        read_weight_files(tmp_path)
+    message = str(caught.value)
+    assert not re.search("weights.only|trusted|arbitrary code|torch.load|PyTorch 2", message, re.IGNORECASE)
+    assert "\n" not in message
+    if not content.startswith((b"PK", b"\x80")):
+        assert repr(content[:24]) in message
+
+
+def saved(folder: Path) -> dict[str, Tensor]:
+    """Write a published BERT with its pretraining heads, and return its tensors."""
+    pytest.importorskip("transformers")
+    from fakes.published_folder import make_published
+
+    make_published(folder)
+    return load_file(folder / "model.safetensors")
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_weights_that_are_not_finite_are_refused_by_name(value: float, dtype: torch.dtype, tmp_path: Path) -> None:
+    tensors = {name: tensor.to(dtype) for name, tensor in saved(tmp_path).items()}
+    bad = ["encoder.layer.1.attention.self.query.weight", "embeddings.LayerNorm.bias"]
+    for name in bad:
+        tensors[f"bert.{name}"].view(-1)[3] = value
+    save_file(tensors, tmp_path / "model.safetensors")
+    with refuses(CheckpointError, str(tmp_path), *bad) as caught:
+        read_published(tmp_path)
+    assert str(caught.value).count("\n") == 2
+
+
+def test_a_head_that_is_not_finite_is_refused_if_it_is_used_and_otherwise_noted(tmp_path: Path) -> None:
+    tensors = saved(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    torch.save(tensors | {"classifier.weight": torch.tensor([1.0, math.nan])}, tmp_path / "pytorch_model.bin")
+    assert any("NaN" in note and "classifier.weight" in note for note in read_published(tmp_path).notes)
+    tensors["cls.predictions.bias"][2] = math.nan
+    torch.save(tensors, tmp_path / "pytorch_model.bin")
+    with refuses(CheckpointError, "cls.predictions.bias"):
+        read_published(tmp_path)

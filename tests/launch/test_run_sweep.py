@@ -16,6 +16,8 @@ import pytest
 from fakes.tiny_pretraining import SHORT, TEXT, TINY
 
 from lmtransfer.cli import main
+from lmtransfer.launch import run_sweep
+from lmtransfer.launch.sweep_points import SweepPlan
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -139,6 +141,23 @@ def test_points_that_fail_beside_others_are_listed_and_tabled(start: Start, text
     table = out[out.rindex("sweep: ") :]
     assert table.count("failed") == 3  # one for the command line, one per point
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("numbers", [[signal.SIGTERM] * 3, [signal.SIGUSR1, signal.SIGTERM, signal.SIGHUP]], ids=str)
+def test_only_a_second_ctrl_c_ends_the_points_that_are_saving(
+    numbers: list[signal.Signals], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_sweep, "_PATIENCE", 0.0)
+    monkeypatch.setattr(run_sweep.signal, "getsignal", lambda number: signal.default_int_handler)
+    with run_sweep.forward_signals(SweepPlan(launcher="joblib", workers=2), tmp_path):
+        assert not run_sweep.is_stopping(tmp_path)
+        for number in numbers:
+            signal.raise_signal(number)
+            assert run_sweep.is_stopping(tmp_path)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    for number in numbers:
+        signal.signal(number, signal.SIG_DFL)
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,11 @@ from omegaconf import OmegaConf
 from support.refusals import refuses
 
 from lmtransfer.cli import main
+from lmtransfer.data.corpora.corpus import FileCorpus
+from lmtransfer.data.corpora.mixture import MixtureCorpus
+from lmtransfer.data.screening import ScreenedCorpus, Screening
 from lmtransfer.errors import DataError
-from lmtransfer.pretraining.text import build_corpus
+from lmtransfer.pretraining.text import build_corpus, notes_on
 from lmtransfer.tasks.base import Task
 from lmtransfer.tasks.tagging.example import TaggedExample
 from lmtransfer.tasks.tagging.task import Tagging
@@ -40,6 +43,19 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LMTRANSFER_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.delenv("LMTRANSFER_DATA", raising=False)
+
+
+def test_what_is_left_out_of_a_folder_is_noted_for_each_part_and_through_a_screening(tmp_path: Path) -> None:
+    for name, other in (("one", "x.md"), ("two", "y.json")):
+        write_text(tmp_path / name / "a.txt", ["Some text."])
+        (tmp_path / name / other).write_text("{}")
+    parts = {name: FileCorpus(path=name) for name in ("one", "two")}
+    lines = list(notes_on(MixtureCorpus(name="both", parts=parts)))
+    assert [line.partition(": ")[0] for line in lines] == ["corpus one", "corpus two"]
+    assert ".md" in lines[0]
+    assert str(tmp_path / "two" / "y.json") in lines[1]
+    screened = ScreenedCorpus(parts["one"], Screening(action="report"))
+    assert next(notes_on(screened)).replace("corpus text", "corpus one") == lines[0]
 
 
 def test_a_dropped_document_is_in_no_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -108,6 +108,16 @@ def test_keys_that_may_not_change_are_refused_by_name() -> None:
     assert re.match(r"seed .*\b0 .*\b1 ", of_seed)
     assert re.match(r"train\.patience .*\b3 ", of_patience)
     check_resumable(old, {**old, "name": "c", "resume": True})
+
+
+@pytest.mark.parametrize("key", ["steps", "tokens", "seconds", "epochs"])
+def test_a_longer_budget_on_resume_leads_to_a_new_run_from_these_weights(key: str) -> None:
+    with refuses(ConfigError, f"train.{key}", "10", "20", "init=<this run>"):
+        check_resumable({"train": {key: 10}}, {"train": {key: 20}})
+    for old, new in (({"train": {key: 10}, "task": {}}, {"train": {key: 20}, "task": {}}), ({"seed": 0}, {"seed": 1})):
+        with refuses(ConfigError, "name=...") as caught:
+            check_resumable(old, new)
+        assert "init=" not in str(caught.value)
     check_resumable(old, new, allowed=["*"])
 
 

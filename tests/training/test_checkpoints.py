@@ -21,7 +21,7 @@ from torch import nn
 from lmtransfer.errors import CheckpointError
 from lmtransfer.training import checkpoints as module
 from lmtransfer.training.checkpoints import Checkpoints, find_damage, open_checkpoint, preflight
-from lmtransfer.training.weights import aliases, load_weights, read_weights, weights
+from lmtransfer.training.weights import aliases, check_not_nan, load_weights, read_weights, weights
 
 
 def _save(folder: Path, step: int, name: str = "last") -> None:
@@ -234,3 +234,23 @@ def test_saving_costs_a_few_times_what_writing_the_tensors_does(tmp_path: Path) 
 
     saved = fastest(lambda: Checkpoints(tmp_path).save("last", tensors=content, state={"step": 0}))
     assert saved < 15 * fastest(plainly)  # measured: 4 times, on an idle and on a busy machine
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_not_finite_are_not_loaded(value: float) -> None:
+    model = nn.Linear(3, 2)
+    saved = {name: tensor.clone() for name, tensor in weights(model).items()}
+    saved["bias"][1] = value
+    with refuses(CheckpointError, "the run x", "bias"):
+        load_weights(nn.Linear(3, 2), saved, source="the run x")
+    loaded = nn.BatchNorm1d(2)  # whose counter of batches is an integer
+    load_weights(loaded, weights(nn.BatchNorm1d(2)))
+
+
+def test_outputs_that_are_nan_are_counted() -> None:
+    outputs = torch.zeros(4, 3)
+    check_not_nan(outputs.masked_fill(torch.eye(4, 3).bool(), float("-inf")), what="the scores")
+    outputs[1, 2] = outputs[3] = float("nan")
+    for values in (outputs, outputs.numpy(), outputs.bfloat16()):
+        with refuses(CheckpointError, "the scores are NaN for 2 of 4 inputs", "fp32"):
+            check_not_nan(values, what="the scores")

@@ -71,6 +71,7 @@ def test_workers_take_the_cores_that_the_ranks_leave(
     cores: int, ranks: int, expected: int, gpu: pytest.MonkeyPatch
 ) -> None:
     gpu.setattr(hardware, "usable_cores", lambda: cores)
+    gpu.setenv("WORLD_SIZE", str(ranks))
     gpu.setenv("LOCAL_WORLD_SIZE", str(ranks))
     gpu.setattr(torch.cuda, "device_count", lambda: ranks)
     chosen = setup(num_workers=None)
@@ -83,6 +84,7 @@ def test_workers_take_the_cores_that_the_ranks_leave(
 
 @pytest.mark.parametrize("rank", [0, 1, 2])
 def test_more_processes_than_gpus_are_refused_by_all_alike(rank: int, gpu: pytest.MonkeyPatch) -> None:
+    gpu.setenv("WORLD_SIZE", "3")
     gpu.setenv("LOCAL_WORLD_SIZE", "3")
     gpu.setenv("LOCAL_RANK", str(rank))
     gpu.setattr(torch.cuda, "device_count", lambda: 2)

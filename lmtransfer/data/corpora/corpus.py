@@ -202,12 +202,14 @@ class FileCorpus(BaseCorpus):
         if self.delimiter is not None:
             self._check_delimiter()
 
+    @property
+    @override
+    def left_out(self) -> Notes:
+        return self._found.left_out
+
     @override
     def _read(self, notes: Notes, meter: Meter) -> Iterator[Document]:
         files = [source_file(file) for file in self.files]
-        if skipped := self._found.skipped_files:
-            kind = "table and JSON files in the folder, left out (a pattern such as folder/*.csv reads them)"
-            notes.add(kind, skipped[0], len(skipped))
         meter.total = sum(map(file_size, files))
         for file in files:
             extracted = self._is_extracted(file)

@@ -76,7 +76,7 @@ class DataFolderCorpus(Corpus):
             )
         else:
             raise DataError(self._missing("The hub has no copy of it."))
-        self.notes = self._source.notes
+        self.notes, self.files = self._source.notes, self._source.files
 
     @override
     def fraction_read(self) -> float | None:

@@ -22,6 +22,7 @@ from lmtransfer.data.files import SAVED_SET, SAVED_SPLITS, Meter
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.randomness import generator, permutation
 from lmtransfer.system import door
+from lmtransfer.system.network import connection_problem
 from lmtransfer.system.printable import first_line
 from lmtransfer.system.safe_files import check_folder, parse_yaml, read_bytes, read_json, read_yaml
 from lmtransfer.system.validation import texts
@@ -55,6 +56,12 @@ def shuffle(items: Iterator[_Item], *, buffer: int) -> Iterator[_Item]:
         held[places[within]] = item
     for place in permutation(len(held), 0, "shuffle buffer"):
         yield held[place]
+
+
+def reason_of_failure(error: Exception) -> str:
+    """Say on one line why a data set cannot be loaded from the hub."""
+    first, *_ = [*str(error).strip().splitlines(), ""]
+    return connection_problem(error) or f"{type(error).__name__}: {first}"
 
 
 def check_dataset_folder(folder: Path) -> None:
@@ -125,6 +132,7 @@ class HubCorpus(BaseCorpus):
             )
         folder = Path(self.dataset).expanduser()
         self.folder = folder.resolve() if folder.is_dir() else None
+        self.files = (self.dataset,) if self.folder else ()
 
     @cached_property
     def _dataset(self) -> datasets.Dataset | datasets.IterableDataset:
@@ -160,7 +168,7 @@ class HubCorpus(BaseCorpus):
                     streaming=self.streaming,
                 )
         except (OSError, ValueError, KeyError, RuntimeError, ImportError, DatasetGenerationError) as error:
-            raise DataError(self._missing(f"{type(error).__name__}: {error}", split)) from None
+            raise DataError(self._missing(reason_of_failure(error), split)) from None
         # A stream of JSON lines has no column names before the first record.
         columns = loaded.column_names or list(next(self._records(loaded, f"{self.dataset}[{split}]"), {}))
         if columns and self.text_field not in columns:
@@ -292,4 +300,4 @@ class HubCorpus(BaseCorpus):
         except door.Refused:
             raise
         except Exception as error:  # the exceptions of a network failure depend on the HTTP library
-            raise DataError(self._missing(f"{type(error).__name__}: {first_line(error)}", self.split)) from error
+            raise DataError(self._missing(reason_of_failure(error), self.split)) from error

@@ -332,12 +332,12 @@ def read_source(file: SourceFile) -> tuple[list[Docstring], Notes]:
             defined[name] += 1
             if defined[name] > 1:  # overloads, properties, platform-specific definitions
                 name = f"{name}#{defined[name]}"
-            text = prose(clean(docstring, str(file.path), notes))
+            text = prose(clean(docstring, file.module, notes))
             if len(text.split()) >= MIN_WORDS:
                 identity = text_hash(" ".join(blank_names(text).casefold().split()))
                 docstrings.append(Docstring(file.library, file.module, name, text, identity))
     except (OSError, SyntaxError, ValueError, RecursionError):
-        notes.add("source files that cannot be read or parsed, skipped", str(file.path))
+        notes.add("source files that cannot be read or parsed, skipped", file.module)
         return [], notes
     return docstrings, notes
 

@@ -12,7 +12,9 @@ import json
 import os
 import re
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -50,17 +52,19 @@ _BLOCK_CHARACTERS = 10_000
 #: The lines around each article in the files of WikiExtractor.
 _DOC = re.compile(r"\s*(?:<doc id=.*>|</doc>)\s*")
 _HEADING = re.compile(r"\s*= [^=].*[^=] =\s*$")
+#: Maximum number of suffixes in the note on the files that are left out of a folder.
+_MAX_KINDS = 6
 _WORTH_REMEMBERING_BYTES = 1 << 22
 _UNCHANGED_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class CorpusFiles:
-    """The files of a corpus, whether the user named each one (and no folder), and the tables left out of folders."""
+    """The files of a corpus, whether the user named each one (and no folder), and what was left out of folders."""
 
     files: tuple[str, ...]
     named: bool
-    skipped_files: tuple[str, ...] = ()
+    left_out: Notes
 
 
 def locate(paths: str | Sequence[str], *, key: str = "corpus.path") -> CorpusFiles:
@@ -69,13 +73,13 @@ def locate(paths: str | Sequence[str], *, key: str = "corpus.path") -> CorpusFil
     Each entry is a file (its name also matches a compressed file), a folder, which is searched recursively for texts
     and may be written by ``Dataset.save_to_disk``, or a pattern with ``*``; or the address of one of these, such as
     ``s3://bucket/folder``. Relative paths start at the folder where the command was started. In a folder, hidden files
-    and compressed copies of uncompressed files are skipped.
+    and compressed copies of uncompressed files are skipped. Links are followed, and each file is read once.
     """
     entries = [paths] if isinstance(paths, str) else list(paths)
     if not entries:
         raise DataError(f"{key}: the list is empty; give a file, a folder or a pattern")
-    files: list[str] = []
-    skipped_files: list[str] = []
+    files: dict[str, str] = {}
+    left_out = Notes()
     named = True
     for entry in entries:
         if is_address(entry):
@@ -89,34 +93,72 @@ def locate(paths: str | Sequence[str], *, key: str = "corpus.path") -> CorpusFil
             if file is not None:
                 matches = [str(file)]
             elif is_folder:
-                matches = _walk(path, key)
+                matches = _walk(path, key, left_out)
             else:
-                matches = sorted(name for name in glob.glob(place, recursive=True) if os.path.isfile(name))
+                matches = sorted(name for name in _matches(place, left_out) if os.path.isfile(name))
             if not is_folder and not matches:
                 raise DataError(
                     f"{key}={entry}: no file or folder matches (searched for {path}; relative paths start at the "
                     "folder where the command was started)"
                 )
         if is_folder:
-            matches, others = _texts_and_tables(matches)
-            skipped_files.extend(others)
+            matches, suffixes = _choose_texts(matches, left_out)
             if not matches:
-                pattern = f"{entry}/**/*{Path(others[0]).suffix}" if others else f"{entry}/**/*"
+                pattern = f"{entry}/**/*{suffixes[0] if suffixes else ''}"
                 raise DataError(
                     f"{key}={entry}: no file in {place} has a known format ("
                     f"{', '.join(FOLDER_SUFFIXES)}, each also with {', '.join(COMPRESSIONS)}); rename the files, or "
                     f"select them with a pattern such as {pattern}"
                 )
-        files.extend(matches)
         named = named and len(matches) == 1
-    return CorpusFiles(tuple(dict.fromkeys(files)), named, tuple(skipped_files))
+        for name in matches:
+            if files.setdefault(_real_path(name), name) != name:
+                left_out.add("files reached by more than one path, read once", name)
+    return CorpusFiles(tuple(files.values()), named, left_out)
 
 
-def _walk(folder: Path, key: str) -> list[str]:
+def _real_path(name: str) -> str:
+    return name if is_address(name) else os.path.realpath(name)
+
+
+def _folders(top: str, left_out: Notes) -> Iterator[tuple[str, list[str]]]:
+    """Yield a folder and those below it that are not hidden, with the names in each; each is visited only once.
+
+    Links are followed, and those that lead back to a visited folder are counted.
+    """
+
+    def note(error: OSError) -> None:
+        if error.filename in (top, None):  # None: the door is closed
+            raise error
+        left_out.add("folders that cannot be read, left out", str(error.filename))
+
+    visited: set[str] = set()
+    for parent, folders, names in os.walk(top, followlinks=True, onerror=note):
+        real = os.path.realpath(parent)
+        if real in visited:
+            left_out.add("links to folders that are read anyway, not followed", parent)
+            folders.clear()
+            continue
+        visited.add(real)
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        yield parent, names
+
+
+def _matches(pattern: str, left_out: Notes) -> Iterator[str]:
+    """Yield the paths that match a pattern; ``**`` stands for any folders, each of which is visited only once."""
+    head, stars, tail = pattern.partition("/**/") if not pattern.endswith("/**") else (pattern[:-3], "/**", "*")
+    if not stars:
+        yield from glob.iglob(pattern)
+        return
+    for top in glob.iglob(head or "/"):
+        for folder, _ in _folders(top, left_out):
+            yield from _matches(os.path.join(glob.escape(folder), tail), left_out)
+
+
+def _walk(folder: Path, key: str, left_out: Notes) -> list[str]:
     """Return the files below a folder that are not hidden, or those of a set of ``datasets.save_to_disk``."""
     files: list[str] = []
-    for parent, folders, names in os.walk(folder):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
+    for parent, names in _folders(str(folder), left_out):
         if SAVED_SPLITS in names:
             raise DataError(f"{key}: {parent} {describe_splits(Path(parent))}")
         saved = [file.name for file in saved_files(Path(parent))] if SAVED_SET in names else []
@@ -124,21 +166,46 @@ def _walk(folder: Path, key: str) -> list[str]:
     return files
 
 
-def _texts_and_tables(files: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return a folder's text files, and its table and JSON files, in path order; compressed duplicates are left out."""
+def _choose_texts(files: Sequence[str], left_out: Notes) -> tuple[list[str], list[str]]:
+    """Return a folder's text files, in path order, and the suffixes of its other files, the most frequent first.
+
+    The other files, and compressed copies of text files, are counted in ``left_out``.
+    """
     texts: dict[str, str] = {}
-    others: dict[str, str] = {}
+    tables: dict[str, str] = {}
+    others: list[str] = []
     for name in sorted(files):  # the plain name sorts before its compressed copies
         file = source_file(name)
         plain = plain_name(file)
         suffix = Path(plain).suffix.lower()
-        if suffix in FORMATS:
-            problem = irregularity(file) if isinstance(file, Path) else None
-            if problem is not None:
-                raise DataError(f"{name}: {problem}, or remove it from the folder")
-            kind = texts if suffix in FOLDER_SUFFIXES else others
-            kind.setdefault(name.removesuffix(file.name) + plain, name)
-    return [texts[plain] for plain in sorted(texts)], [others[plain] for plain in sorted(others)]
+        if suffix not in FORMATS:
+            if os.path.islink(name) and not os.path.exists(name):
+                left_out.add("links that lead nowhere, left out", name)
+            else:
+                others.append(name)
+            continue
+        problem = irregularity(file) if isinstance(file, Path) else None
+        if problem is not None:
+            raise DataError(f"{name}: {problem}, or remove it from the folder")
+        kind = texts if suffix in FOLDER_SUFFIXES else tables
+        if kind.setdefault(name.removesuffix(file.name) + plain, name) != name:
+            left_out.add("compressed copies of files beside them, left out", name)
+    if tables:
+        kind_of_note = "table and JSON files in the folder, left out (a pattern such as folder/*.csv reads them)"
+        left_out.add(kind_of_note, next(iter(tables.values())), len(tables))
+    counts = Counter(Path(plain_name(source_file(name))).suffix.lower() for name in others)
+    if others:
+        kinds = ", ".join(
+            f"{count:,} {suffix or 'without a suffix'}" for suffix, count in counts.most_common(_MAX_KINDS)
+        )
+        more = f" and {len(counts) - _MAX_KINDS} more kinds" if len(counts) > _MAX_KINDS else ""
+        way = "a pattern such as folder/**/*.md reads files as text"
+        left_out.add(f"files of other kinds in the folder, left out ({kinds}{more}; {way})", others[0], len(others))
+    suffixes = [
+        *dict.fromkeys(Path(name).suffix for name in tables.values()),
+        *(suffix for suffix, _ in counts.most_common()),
+    ]
+    return [texts[plain] for plain in sorted(texts)], suffixes
 
 
 def source_digest(path: SourceFile, memo_folder: str | Path | None = None) -> str:
@@ -159,8 +226,9 @@ def source_digest(path: SourceFile, memo_folder: str | Path | None = None) -> st
     digest = file_hash(path)
     unchanged = max(before[2:]) < time.time_ns() - int(_UNCHANGED_SECONDS * 1e9)
     if unchanged and _stamp(path) == before:
-        memo.parent.mkdir(parents=True, exist_ok=True)
-        write_json(memo, {**_read_memo(memo), str(path): {"stamp": before, "digest": digest}})
+        with suppress(OSError):  # the cache may be read-only
+            memo.parent.mkdir(parents=True, exist_ok=True)
+            write_json(memo, {**_read_memo(memo), str(path): {"stamp": before, "digest": digest}})
     return digest
 
 

@@ -252,7 +252,7 @@ def export_folder(folder: Path, *, overwrite: bool, source: Path | None = None) 
             names = [path.relative_to(staged).as_posix() for path in sorted(staged.rglob("*")) if not path.is_dir()]
             with (staged / _CARD).open("a", encoding="utf-8") as card:
                 card.write(f"\n<!-- files of this export: {json.dumps(sorted({*names, _CARD}))} -->\n")
-            mode = folder.parent.stat().st_mode & 0o666
+            mode = (staged / _CARD).stat().st_mode
             for path in staged.rglob("*.safetensors"):  # safetensors writes files that only the owner may read
                 path.chmod(mode)
     except OSError as error:
