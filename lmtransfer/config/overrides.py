@@ -78,8 +78,8 @@ def read(words: Sequence[str]) -> CommandLine:
     while rest:
         word = rest.pop(0)
         if not is_free_text(key_of(word)) and has_credentials(word):
-            key = key_of(word)
-            raise ConfigError(f"{f'word {len(words) - len(rest)}' if ':/' in key or '=' not in word else key}: {REMEDY}")
+            is_key = "=" in word and ":/" not in key_of(word)
+            raise ConfigError(f"{key_of(word) if is_key else f'word {len(words) - len(rest)}'}: {REMEDY}")
         if not word.startswith("-"):
             is_override = "=" in word or word.startswith("~")
             if is_override and not key_of(word).strip():

@@ -40,6 +40,7 @@ from lmtransfer.tokenizers.base import (
     trim_spans,
 )
 from lmtransfer.tokenizers.byte_bpe import META, byte_letters, byte_memo, format_piece
+from lmtransfer.tokenizers.charsmap import check_charsmap
 from lmtransfer.tokenizers.word_memo import WordMemo
 from lmtransfer.tokenizers.wordpiece import bert_memo
 
@@ -97,6 +98,9 @@ def read_published_model(model: bytes, specials: Iterable[str]) -> PublishedMode
             name: _UNSPELLABLE + name for name in special_names | set(specials) | ({unk} if unk is not None else set())
         }
         added = {entry["content"] for entry in described["added_tokens"]} - set(hidden)
+        for step in _steps(described.get("normalizer")):
+            if step.get("type") == "Precompiled" and step["precompiled_charsmap"]:
+                check_charsmap(b64decode(step["precompiled_charsmap"]))
         growth = _growth(described.get("normalizer"))
         if growth > _MOST_GROWTH:
             raise CheckpointError(
