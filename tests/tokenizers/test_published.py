@@ -188,7 +188,7 @@ def test_broken_files_are_one_clear_error(change: Any, name: str) -> None:
         PublishedTokenizer(json.dumps(described).encode(), specials=toys.BERT)
 
 
-@pytest.mark.parametrize("pattern", ["(a+)+$", "(?:(a*)*)*c", "(a|aa)+$"])
+@pytest.mark.parametrize("pattern", ["(a+)+$", "(a|aa)+$"])
 @pytest.mark.parametrize("place", ["pre_tokenizer", "normalizer"])
 def test_a_pattern_that_never_ends_is_one_clear_error(pattern: str, place: str) -> None:
     described = json.loads(toys.model_of("wordpiece"))
