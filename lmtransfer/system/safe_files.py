@@ -36,7 +36,7 @@ DOCUMENT_BYTES = 1 << 26
 #: Maximum size in bytes of a file that is read line by line, or of a tokenizer's model.
 LARGEST_BYTES = 1 << 31
 #: Maximum size in bytes of a line, and maximum number of lines, of a file that is read line by line.
-LINE_BYTES, MOST_LINES = 1 << 24, 2_000_000
+LINE_BYTES, MOST_LINES = 1 << 24, 10_000_000
 #: Maximum size in bytes of a YAML file: a configuration usually has a few kilobytes, and reading YAML is slow.
 YAML_BYTES = 1 << 22
 #: Maximum nesting depth of mappings and lists.
@@ -161,7 +161,13 @@ def parse_json(raw: bytes, annotation: type[T], *, source: str, error: type[Lmtr
 
 
 def read_json_lines(
-    path: Path, annotation: type[T], *, error: type[LmtransferError], finite: bool = True, most: int = LARGEST_BYTES
+    path: Path,
+    annotation: type[T],
+    *,
+    error: type[LmtransferError],
+    finite: bool = True,
+    most: int = LARGEST_BYTES,
+    most_lines: int = MOST_LINES,
 ) -> Iterator[tuple[int, bytes, T | None, str | None]]:
     """Read a file of JSON lines one by one, and check each line; blank lines are skipped.
 
@@ -174,8 +180,8 @@ def read_json_lines(
         for number, line in enumerate(iter(lambda: file.readline(LINE_BYTES + 1), b""), start=1):
             if len(line) > LINE_BYTES:
                 raise error(f"{path}:{number}: the line has more than {LINE_BYTES:,} bytes, which is the maximum")
-            if number > MOST_LINES:
-                raise error(f"{path}: the file has more than {MOST_LINES:,} lines, which is the maximum")
+            if number > most_lines:
+                raise error(f"{path}: the file has more than {most_lines:,} lines, which is the maximum")
             if not line.strip():
                 continue
             try:

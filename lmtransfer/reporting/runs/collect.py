@@ -32,8 +32,8 @@ _NO_RUNS = frozenset({"checkpoints", "tokenizer", "published", "report", "figure
 #: Maximum depth at which runs are searched for, which allows for command / sweep / point / seed / control.
 MAX_DEPTH = 8
 
-#: Maximum size in bytes of ``metrics.jsonl``, and maximum number of its lines that are not JSON objects.
-_METRICS_BYTES, _MOST_BAD_LINES = 1 << 28, 1000
+#: Maximum size in bytes of ``metrics.jsonl``, and maximum numbers of its lines, and of lines that are no JSON objects.
+_METRICS_BYTES, _MOST_LINES, _MOST_BAD_LINES = 1 << 28, 500_000, 1000
 #: Larger numbers cannot be measurements; squares and sums of numbers up to this are finite.
 _LARGEST = 1e100
 
@@ -185,7 +185,8 @@ def read_metrics(path: Path, problems: list[str]) -> tuple[tuple[Mapping[str, An
     objects: list[Mapping[str, Any]] = []
     bad_lines: list[int] = []
     try:
-        lines = read_json_lines(path, dict[str, Any], error=RunDirectoryError, finite=False, most=_METRICS_BYTES)
+        limits = {"most": _METRICS_BYTES, "most_lines": _MOST_LINES}
+        lines = read_json_lines(path, dict[str, Any], error=RunDirectoryError, finite=False, **limits)
         for number, line, value, _ in lines:
             if value is not None:
                 objects.append(_clean_record(value))
