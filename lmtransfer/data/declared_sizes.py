@@ -246,9 +246,9 @@ def _messages(source: BinaryIO, size: int) -> Iterator[tuple[int, int, int]]:
     place = 0
     while place + 4 <= size:
         source.seek(place)
-        start = source.read(8)
-        prefix = 8 if start[:4] == b"\xff" * 4 else 4
-        length = _unpack("<i", start, prefix - 4) if len(start) >= prefix else 0
+        beginning = source.read(8)
+        prefix = 8 if beginning[:4] == b"\xff" * 4 else 4
+        length = _unpack("<i", beginning, prefix - 4) if len(beginning) >= prefix else 0
         if length <= 0:
             return
         if place + prefix + length > size:

@@ -333,9 +333,13 @@ class PlannedStream:
         """Return the maximum tokens in a forward pass of rows up to ``longest``, if steps count tokens."""
         most = self._most_tokens(longest)
         assert most is not None
-        passes = {"micro_batch_tokens": self.micro_batch_tokens, "world_size": self.world_size}
-        equal_rows = self.contiguous or longest == self._equal_length
-        capacity = capacity_of_pass(most, longest=longest, equal_rows=equal_rows, **passes)
+        capacity = capacity_of_pass(
+            most,
+            longest=longest,
+            micro_batch_tokens=self.micro_batch_tokens,
+            world_size=self.world_size,
+            equal_rows=self.contiguous or longest == self._equal_length,
+        )
         if not self.contiguous:
             return capacity
         # Every step has the same number of rows. If the ranks cannot share them equally, some ranks compute fewer rows.
@@ -343,11 +347,15 @@ class PlannedStream:
         share = rank_share(
             np.arange(len(lengths)),
             lengths,
-            pass_tokens=tokens_of_pass(most, **passes),
+            pass_tokens=self._pass_tokens(most),
             rank=self.rank,
             world_size=self.world_size,
         )
         return min(capacity, _round_up(max(map(len, share.micro_batches)) * longest))
+
+    def _pass_tokens(self, most: int) -> int:
+        """Return the share of one forward pass in a step of ``most`` tokens."""
+        return tokens_of_pass(most, micro_batch_tokens=self.micro_batch_tokens, world_size=self.world_size)
 
     @cached_property
     def _equal_length(self) -> int | None:

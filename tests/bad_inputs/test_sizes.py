@@ -181,6 +181,7 @@ def test_a_compressed_archive_is_refused(tmp_path: Path) -> None:
         read_weight_files(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_layers", [1000, 4096])
 def test_a_model_of_more_parts_than_tensors_is_not_built(num_layers: int) -> None:
     sizes = {"vocab_size": 2**30, "dim": 16, "num_heads": 2, "hidden_dim": 16, "num_layers": num_layers}
