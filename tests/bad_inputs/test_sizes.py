@@ -21,12 +21,13 @@ from fakes.runs import pretraining, transfer
 from support.refusals import refuses
 
 from lmtransfer.errors import CheckpointError, RunDirectoryError
+from lmtransfer.interop.families.elmo import read_hdf5
 from lmtransfer.interop.reading import read_weight_files
+from lmtransfer.models.base import shapes_only
 from lmtransfer.models.bert import BertEncoder
 from lmtransfer.reporting.runs.collect import read_run
 from lmtransfer.runs.predictions import read_predictions
 from lmtransfer.system.safe_files import read_json_lines
-from lmtransfer.training.weights import without_memory
 
 MEGABYTE = 1 << 20
 
@@ -181,15 +182,32 @@ def test_a_compressed_archive_is_refused(tmp_path: Path) -> None:
         read_weight_files(tmp_path)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("num_layers", [1000, 4096])
 def test_a_model_of_more_parts_than_tensors_is_not_built(num_layers: int) -> None:
     sizes = {"vocab_size": 2**30, "dim": 16, "num_heads": 2, "hidden_dim": 16, "num_layers": num_layers}
-    with pytest.raises(ValueError, match="more than 2,\\d+ parts"), without_memory({"a": torch.zeros(1)}):
+    with pytest.raises(ValueError, match="more than 2,\\d+ parts"), shapes_only(num_saved=1):
         BertEncoder(**sizes)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    tensors = {str(number): torch.zeros(0) for number in range(200)}
-    with without_memory(tensors):
+    with shapes_only(num_saved=200):
         encoder = BertEncoder(**{**sizes, "num_layers": 12})
     assert encoder.embeddings.token.weight.shape == (2**30, 16)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 << 10
+
+
+@pytest.mark.parametrize("where", ["many", "outside", "virtual"])
+def test_weights_of_elmo_hold_their_own_content(where: str, tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    path, secret = tmp_path / "weights.hdf5", tmp_path / "secret"
+    secret.write_bytes(b"a secret of 24 bytes, yes")
+    with h5py.File(path, "w") as file:
+        if where == "many":  # without content, each takes some hundred bytes
+            for number in range(200):
+                file.create_dataset(f"a{number}", shape=(1 << 20,), dtype="f4", chunks=(1 << 20,))
+        elif where == "outside":
+            file.create_dataset("a", shape=(6,), dtype="f4", external=[(str(secret), 0, 24)])
+        else:
+            layout = h5py.VirtualLayout(shape=(6,), dtype="f4")
+            layout[:] = h5py.VirtualSource(str(tmp_path / "other.hdf5"), "a", shape=(6,))
+            file.create_virtual_dataset("a", layout)
+    with refuses(CheckpointError, str(path), "has only" if where == "many" else "another file"):
+        read_hdf5(path)
