@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from lmtransfer.errors import ConfigError, Interrupted, LmtransferError
 from lmtransfer.system import interrupts, machine, ranks
+from lmtransfer.system.addresses import redact
 from lmtransfer.system.printable import printable
 
 
@@ -73,7 +74,7 @@ def show(error: LmtransferError) -> None:
 def _say(text: str) -> None:
     """Print to standard error; ignore a closed pipe."""
     try:
-        print(printable(text), file=sys.stderr, flush=True)
+        print(printable(redact(text)), file=sys.stderr, flush=True)
     except OSError:
         interrupts.silence(sys.stderr)
 

@@ -18,6 +18,7 @@ from yaml.reader import ReaderError
 from lmtransfer.config import paths
 from lmtransfer.config.overrides import hydra_problem
 from lmtransfer.errors import ConfigError
+from lmtransfer.system.addresses import REMEDY, keys_with_credentials
 from lmtransfer.system.safe_files import read_bytes, yaml_problem
 
 PLAIN = "a config is plain YAML, key: value, in UTF-8"
@@ -234,6 +235,7 @@ def check_yaml_files(folder: Path, overrides: Sequence[str], primary: str) -> No
             problems.append(f"{path}: the file is empty; {PLAIN}")
         elif (problem := _package_problem(group, path)) is not None:
             problems.append(problem)
+        problems += [f"{path}: {where}: {REMEDY}" for where in keys_with_credentials(content)]
         problems += [f"{path}: {problem}" for problem in map(hydra_problem, _hydra_words(content)) if problem]
         pending += [(group, choice, (*above, path)) for group, choice in bases]
     if problems:

@@ -16,11 +16,15 @@ from lmtransfer.config.paths import PATH_SETTINGS
 from lmtransfer.config.plain import to_plain
 from lmtransfer.config.settings import TrainSettings
 from lmtransfer.errors import ConfigError
+from lmtransfer.system.addresses import REMEDY, keys_with_credentials
 from lmtransfer.system.validation import join
 
 
 def complete_values(cfg: DictConfig, command: str) -> None:
-    """Resolve the paths, keep one budget, and decide whether to search learning rates."""
+    """Resolve the paths, keep one budget, and decide whether to search learning rates; refuse credentials."""
+    private = [*keys_with_credentials(OmegaConf.to_container(cfg, resolve=False))]
+    if private:
+        raise ConfigError([f"{key}: {REMEDY}" for key in private])
     resolve_paths(cfg)
     complete_budget(cfg, primary=command)
     complete_learning_rates(cfg)

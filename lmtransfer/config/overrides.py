@@ -22,6 +22,7 @@ from omegaconf import OmegaConf
 from lmtransfer.config import paths
 from lmtransfer.config.nearest import hint, nearest_name, translate_word
 from lmtransfer.errors import ConfigError
+from lmtransfer.system.addresses import REMEDY, has_credentials, is_free_text
 
 #: The options of every command, with the number of values ("?" for at most one, which is not an override).
 OPTIONS = {
@@ -76,6 +77,9 @@ def read(words: Sequence[str]) -> CommandLine:
     rest = list(words)
     while rest:
         word = rest.pop(0)
+        if not is_free_text(key_of(word)) and has_credentials(word):
+            is_key = "=" in word and ":/" not in key_of(word)
+            raise ConfigError(f"{key_of(word) if is_key else f'word {len(words) - len(rest)}'}: {REMEDY}")
         if not word.startswith("-"):
             is_override = "=" in word or word.startswith("~")
             if is_override and not key_of(word).strip():
@@ -126,7 +130,7 @@ def quote_value(override: str, *, is_sweep: bool = False) -> str:
     key, equals, value = override.partition("=")
     if not equals:
         return override
-    if _is_free_text(key):
+    if is_free_text(key):
         return f"{key}={quote(value)}"
     if value.startswith(("[", "{")) or _try_parse(override) is not None:
         return override
@@ -267,11 +271,6 @@ def _choices(override: str) -> list[str]:
     parsed = _try_parse(override)
     value = None if parsed is None or parsed.is_sweep_override() else parsed.value()
     return [str(choice) for choice in value] if isinstance(value, list) else []
-
-
-def _is_free_text(key: str) -> bool:
-    last = key.lstrip("+").rpartition(".")[2]
-    return last in ("text", "text_b", "question", "context", "hypothesis", "premise") or last.endswith("_text")
 
 
 @lru_cache(maxsize=256)  # each word is read several times on the way to a run

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, cast
 
+from lmtransfer.data.declared_sizes import MOST_EXPANSION, most_unpacked
 from lmtransfer.data.documents import Notes
 from lmtransfer.data.remote_files import RemoteFile, SourceFile, reaching
 from lmtransfer.errors import DataError
@@ -29,8 +30,6 @@ COMPRESSIONS = (".gz", ".xz", ".zst")
 #: The files that ``datasets.save_to_disk`` writes: the files of a set, and the splits of a folder of sets.
 SAVED_SET, SAVED_SPLITS = "state.json", "dataset_dict.json"
 _BUFFER_BYTES = 1 << 20
-#: After this many decompressed bytes, the ratio of decompressed to compressed bytes may not exceed the second value.
-_EXPANSION_FROM_BYTES, _MOST_EXPANSION = 1 << 26, 400
 _ZSTD_PIECE = 1 << 12
 #: Maximum length of a text file's line, including its end; text8 is one line of a hundred million bytes.
 LONGEST_LINE_BYTES = 1 << 28
@@ -114,12 +113,17 @@ class _Expanding(io.RawIOBase):
         piece = self._unpacked.read(len(view)) or b""
         view[: len(piece)] = piece
         self._num_bytes += len(piece)
-        if self._num_bytes > max(_EXPANSION_FROM_BYTES, _MOST_EXPANSION * self._packed.num_read):
-            raise DataError(
-                f"{self._path}: expands to more than {_MOST_EXPANSION} times its size, which is unusual for text; "
-                "if you trust the file, unpack it, and use the unpacked file"
-            )
+        if self._num_bytes > most_unpacked(self._packed.num_read):
+            raise too_large(self._path, "unpack it, and use the unpacked file")
         return len(piece)
+
+
+def too_large(path: SourceFile, remedy: str) -> DataError:
+    """Build the error for a file that would unpack to an unusual size."""
+    return DataError(
+        f"{path}: expands to more than {MOST_EXPANSION} times its size, which is unusual for text; if you trust the "
+        f"file, {remedy}"
+    )
 
 
 class _ZstdFile(io.RawIOBase):

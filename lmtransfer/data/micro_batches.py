@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import groupby, pairwise
 from typing import Any
 
@@ -28,6 +28,8 @@ from lmtransfer.training.learner import BatchStream, Step
 
 #: The capacity of a forward pass is rounded up to a multiple of this, for efficient matrix products.
 _CAPACITY_MULTIPLE = 16
+#: If at least this share of the rows is as long as the longest row, a step counts every row as that long.
+_EQUAL_SHARE = 0.99
 #: The first micro-batch of step k has the index k times this, so that indices do not depend on earlier steps.
 MICRO_BATCHES_PER_STEP = 1 << 20
 #: Number of batches that each worker keeps ready.
@@ -108,11 +110,26 @@ def tokens_of_pass(batch_tokens: int, *, micro_batch_tokens: int | None, world_s
 
 
 def capacity_of_pass(
-    batch_tokens: int, *, longest: int, micro_batch_tokens: int | None = None, world_size: int = 1
+    batch_tokens: int,
+    *,
+    longest: int,
+    micro_batch_tokens: int | None = None,
+    world_size: int = 1,
+    equal_rows: bool = False,
 ) -> int:
-    """Return the maximum number of tokens in a forward pass over rows of any lengths up to ``longest``."""
+    """Return the maximum number of tokens in a forward pass over rows of any lengths up to ``longest``.
+
+    Args:
+        equal_rows: whether each row counts as ``longest`` tokens, so that no pass has more rows than its share, rounded
+            up; otherwise a pass may exceed its share by less than one row.
+    """
     share = tokens_of_pass(batch_tokens, micro_batch_tokens=micro_batch_tokens, world_size=world_size)
-    return min(batch_tokens, -(-(share + longest) // _CAPACITY_MULTIPLE) * _CAPACITY_MULTIPLE)
+    most = -(-share // longest) * longest if equal_rows else share + longest
+    return min(batch_tokens, _round_up(most))
+
+
+def _round_up(tokens: int) -> int:
+    return -(-tokens // _CAPACITY_MULTIPLE) * _CAPACITY_MULTIPLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,15 +147,24 @@ class RankShare:
 
 
 def rank_share(
-    rows: np.ndarray, lengths: np.ndarray, *, pass_tokens: int | None, rank: int = 0, world_size: int = 1
+    rows: np.ndarray,
+    lengths: np.ndarray,
+    *,
+    pass_tokens: int | None,
+    row_tokens: int | None = None,
+    rank: int = 0,
+    world_size: int = 1,
 ) -> RankShare:
     """Divide one step's rows among the ranks, and cut one rank's share into micro-batches.
 
     Rows are sorted by length and cut evenly. Every rank has the same number of micro-batches; some are fillers if the
     step has fewer rows than micro-batches. The rows of a rank do not depend on the number of micro-batches. A
-    micro-batch may exceed ``pass_tokens`` by less than one row; None means one micro-batch per rank.
+    micro-batch may exceed ``pass_tokens`` by less than one row; None means one micro-batch per rank. ``row_tokens``, if
+    given, replaces the length of every row.
     """
     rows, lengths = _by_length(rows, lengths)
+    if row_tokens is not None:
+        lengths = np.full_like(lengths, row_tokens)
     passes = 1 if pass_tokens is None else max(1, -(-int(lengths.sum(dtype=np.int64)) // (world_size * pass_tokens)))
     groups = cut_evenly(lengths, world_size * passes)
     of_ranks = [
@@ -229,7 +255,8 @@ class PlannedStream:
 
     A step takes rows in that order up to its budget; the last step of an epoch takes the remaining rows. Within a step,
     rows are sorted by length and cut evenly into micro-batches, the same number for each rank. Each rank builds only
-    its own. The rows of a step do not depend on the number of workers or on the world size.
+    its own. The rows of a step do not depend on the number of workers or on the world size. If nearly all rows are
+    equally long, a shorter row counts as a full one, so that passes of a fixed size need no room for one more row.
 
     Attributes:
         batch_tokens: maximum number of tokens in a step over all ranks; give this or ``batch_examples``.
@@ -309,13 +336,46 @@ class PlannedStream:
         """Return the maximum tokens in a forward pass of rows up to ``longest``, if steps count tokens."""
         most = self._most_tokens(longest)
         assert most is not None
-        return capacity_of_pass(
-            most, longest=longest, micro_batch_tokens=self.micro_batch_tokens, world_size=self.world_size
+        capacity = capacity_of_pass(
+            most,
+            longest=longest,
+            micro_batch_tokens=self.micro_batch_tokens,
+            world_size=self.world_size,
+            equal_rows=self.contiguous or longest == self._equal_length,
         )
+        if not self.contiguous:
+            return capacity
+        # Every step has the same number of rows. If the ranks cannot share them equally, some ranks compute fewer rows.
+        lengths = np.full(most // longest, longest)
+        share = rank_share(
+            np.arange(len(lengths)),
+            lengths,
+            pass_tokens=self._pass_tokens(most),
+            rank=self.rank,
+            world_size=self.world_size,
+        )
+        return min(capacity, _round_up(max(map(len, share.micro_batches)) * longest))
+
+    def _pass_tokens(self, most: int) -> int:
+        """Return the share of one forward pass in a step of ``most`` tokens."""
+        return tokens_of_pass(most, micro_batch_tokens=self.micro_batch_tokens, world_size=self.world_size)
+
+    @cached_property
+    def _equal_length(self) -> int | None:
+        """The length of nearly all rows of the first epoch; None if rows differ or steps count examples."""
+        if self.batch_tokens is None:
+            return None
+        lengths = self._plans[0].lengths
+        longest = int(lengths.max(initial=0))
+        return longest if np.mean(lengths == longest) >= _EQUAL_SHARE else None
+
+    def _row_tokens(self, lengths: np.ndarray) -> int | None:
+        """Return the number of tokens that each row counts for; None if it is the row's own length."""
+        return None if self._equal_length is None else int(lengths.max(initial=0))
 
     def _most_tokens(self, longest: int) -> int | None:
         """Return the maximum number of tokens in a step over all ranks; None if steps count examples."""
-        if self.batch_tokens is None or not self.contiguous:
+        if self.batch_tokens is None or not (self.contiguous or self._equal_length):
             return self.batch_tokens
         return max(self.batch_tokens // longest, 1) * longest
 
@@ -358,6 +418,7 @@ class PlannedStream:
                     rows,
                     lengths[rows],
                     pass_tokens=pass_tokens,
+                    row_tokens=self._row_tokens(lengths),
                     rank=self.rank,
                     world_size=self.world_size,
                 )
@@ -372,7 +433,9 @@ class PlannedStream:
             return contiguous_streams(lengths, batch_tokens=self.batch_tokens, batch_examples=self.batch_examples)
         order = permutation(len(lengths), self.seed, "order", epoch)
         if self.batch_tokens is not None:
-            return order, cut_by_tokens(lengths[order], self.batch_tokens, key="train.batch_tokens")
+            row_tokens = self._row_tokens(lengths)
+            counted = lengths[order] if row_tokens is None else np.full_like(lengths, row_tokens)
+            return order, cut_by_tokens(counted, self.batch_tokens, key="train.batch_tokens")
         assert self.batch_examples is not None
         return order, [*range(0, len(lengths), self.batch_examples), len(lengths)]
 

@@ -12,8 +12,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
+from lmtransfer.data.declared_sizes import TooLarge, check_arrow, most_unpacked, read_parquet, unpacked_bytes
 from lmtransfer.data.documents import Notes
-from lmtransfer.data.files import COMPRESSIONS, EncodingErrors, Meter, decode, open_binary, plain_name, saved_files
+from lmtransfer.data.files import (
+    COMPRESSIONS,
+    EncodingErrors,
+    Meter,
+    decode,
+    open_binary,
+    plain_name,
+    saved_files,
+    too_large,
+)
 from lmtransfer.data.remote_files import SourceFile
 from lmtransfer.errors import DataError
 from lmtransfer.system.machine import naming
@@ -45,7 +55,9 @@ class Columns:
                         for start in range(0, batch.num_rows, _ROWS):
                             yield file, row + start, batch.slice(start, _ROWS)
                         row += batch.num_rows
-            except (pa.ArrowException, OSError) as error:
+            except TooLarge:
+                raise too_large(file, "write it again as JSON lines") from None
+            except (pa.ArrowException, OSError, ValueError) as error:
                 raise DataError(
                     f"{file}:row {row}: the file is damaged ({first_line(error)}); write or download it again"
                 ) from None
@@ -92,22 +104,23 @@ def _open(
         start, source = cast(io.BufferedReader, stream).peek(8), stream
         is_file, is_parquet = start.startswith(b"ARROW1"), start.startswith(b"PAR1")
         is_stream = plain_name(path).endswith(".arrow") and not is_file and not is_parquet
-        if path.suffix in COMPRESSIONS and not is_stream:  # needs random access: decompress to disk rather than memory
+        if path.suffix in COMPRESSIONS:  # needs random access: decompress to disk rather than memory
             with naming(tempfile.gettempdir()):
                 shutil.copyfileobj(stream, spool, 1 << 20)
             source = cast(BinaryIO, spool)
+        size = source.seek(0, io.SEEK_END)
+        source.seek(0)
         try:
             if is_stream:
                 reader = pa.ipc.open_stream(source)
-                schema, batches = reader.schema, _check(iter(reader), names)
+                schema, batches = reader.schema, _read_arrow(source, size, iter(reader), names)
             elif is_file:
                 file = pa.ipc.open_file(source)
                 every = map(file.get_batch, range(file.num_record_batches))
-                schema, batches = file.schema, _check(every, names)
+                schema, batches = file.schema, _read_arrow(source, size, every, names)
             else:
                 table = pq.ParquetFile(source)
-                columns = None if names is None else list(names)
-                schema, batches = table.schema_arrow, table.iter_batches(batch_size=_ROWS, columns=columns)
+                schema, batches = table.schema_arrow, read_parquet(table, source, size, names, rows=_ROWS)
         except (pa.ArrowException, OSError) as error:
             kind = "an arrow" if is_stream or is_file else "a parquet"
             raise DataError(
@@ -116,12 +129,23 @@ def _open(
         yield schema, batches
 
 
-def _check(batches: Iterator[pa.RecordBatch], names: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
+def _read_arrow(
+    source: BinaryIO, size: int, batches: Iterator[pa.RecordBatch], names: Sequence[str] | None
+) -> Iterator[pa.RecordBatch]:
     """Yield the columns of each batch, checking that no offset leads out of a buffer; strings may hold any bytes."""
+    most = most_unpacked(size)
+    check_arrow(source, size, most=most)
+    unpacked = 0
     for batch in batches:
         for column in batch.columns:
             _as_bytes(column).validate(full=True)
-        yield batch if names is None else batch.select(list(names))
+        chosen = batch if names is None else batch.select(list(names))
+        for start in range(0, chosen.num_rows, _ROWS):
+            rows = chosen.slice(start, _ROWS)
+            unpacked += sum(map(unpacked_bytes, rows.columns))
+            if unpacked > most:
+                raise TooLarge
+            yield rows
 
 
 def _as_bytes(column: pa.Array) -> pa.Array:

@@ -15,10 +15,10 @@ from hashlib import blake2b, file_digest
 from io import FileIO
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, TypeAlias, cast
-from urllib.parse import urlsplit
 
 from lmtransfer.errors import DataError
 from lmtransfer.system import door
+from lmtransfer.system.addresses import REMEDY, has_credentials
 from lmtransfer.system.machine import is_address
 from lmtransfer.system.printable import first_line
 
@@ -32,6 +32,9 @@ class RemoteFile:
     """A file at an address, with the attributes of ``Path`` that reading needs."""
 
     address: str
+
+    def __post_init__(self) -> None:
+        check_address(self.address, key="address of a file")
 
     def __str__(self) -> str:
         return self.address
@@ -80,6 +83,14 @@ class RemoteFile:
             return dict(system.info(path))
 
 
+def check_address(address: str, *, key: str) -> None:
+    """Check that an address, the value of ``key``, names one protocol and contains no credentials and no query."""
+    if has_credentials(address):
+        raise DataError(f"{key}: {REMEDY}")
+    if "::" in address:
+        raise DataError(f"{key}: an address that chains protocols (::) is not supported; use the address of the files")
+
+
 #: A file that can be read: on this machine, or at an address.
 SourceFile: TypeAlias = Path | RemoteFile
 
@@ -99,16 +110,7 @@ def list_files(address: str, *, key: str) -> tuple[list[str], bool]:
 
     The address is that of a file, of a folder, which is searched recursively, or a pattern with ``*``.
     """
-    if "::" in address:
-        raise DataError(f"{key}: an address that chains protocols (::) is not supported; use the address of the files")
-    with naming_failures(key):
-        parts = urlsplit(address)
-    if parts.password or (parts.scheme in ("http", "https") and (parts.username or parts.query)):
-        raise DataError(
-            f"{key}: the address of {parts.hostname} contains credentials or a query, which is not allowed, because "
-            "addresses are saved in run directories; store credentials where the protocol's package looks for them "
-            "(environment variables or its own configuration), or download the file"
-        )
+    check_address(address, key=key)
     with reaching(address, what=f"{key}={address}"):
         system, path = _system(address)
         is_folder = not has_magic(path) and system.info(path)["type"] == "directory"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import warnings
+import zipfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -36,12 +37,14 @@ from lmtransfer.models.base import Encoder, shapes_only
 from lmtransfer.models.elmo import ElmoEncoder
 from lmtransfer.objectives.replaced_token import ReplacedTokenDetection
 from lmtransfer.system.printable import first_line
-from lmtransfer.system.safe_files import is_file_name, read_json, read_tensors
+from lmtransfer.system.safe_files import irregularity, is_file_name, read_json, read_tensors
 from lmtransfer.training.weights import check_finite, not_finite
 
 #: Maximum number of left-out tensors that a note names.
 _MAX_NAMES = 20
 
+#: Tensors may have this many times the bytes of their file, because some share their content.
+_MOST_REPEATED = 8
 #: Weight files in search order; each may be sharded, with an index file next to the shards.
 FILES = ("model.safetensors", "pytorch_model.bin")
 #: The first bytes of the files that torch.save writes: a zip archive or, in old versions, a pickle.
@@ -154,6 +157,7 @@ def read_weight_files(folder: Path) -> dict[str, Tensor]:
 
 
 def _read_pickle(path: Path) -> dict[str, Tensor]:
+    _check_archive(path)
     try:
         with warnings.catch_warnings(action="ignore"):  # the warnings concern the content, which is checked below
             content = torch.load(path, map_location="cpu", weights_only=True)
@@ -178,6 +182,12 @@ def _read_pickle(path: Path) -> dict[str, Tensor]:
             f"{path}: these entries are not tensors: {', '.join(sorted(unknown)[:5])}; save only the state_dict of the "
             "model"
         )
+    num_bytes = sum(tensor.numel() * tensor.element_size() for tensor in content.values())
+    if num_bytes > _MOST_REPEATED * path.stat().st_size:
+        raise CheckpointError(
+            f"{path}: the tensors have {num_bytes:,} bytes, many times the size of the file, because they share their "
+            "content: save a copy of each tensor (tensor.clone())"
+        )
     return dict(content)
 
 
@@ -189,6 +199,23 @@ def _why_no_tensors(path: Path, error: Exception) -> str:
         return f"the file is not one of PyTorch's, because it begins with {beginning!r}"
     reason = "" if "weights" in str(error).lower() else f" ({type(error).__name__}: {first_line(error)})"
     return f"the file is damaged or incomplete, or holds other things than tensors{reason}"
+
+
+def _check_archive(path: Path) -> None:
+    """Check the declared sizes of a pickle that PyTorch wrote, an archive whose entries are never compressed."""
+    problem = irregularity(path)
+    if problem is not None:
+        raise CheckpointError(f"{path}: {problem}")
+    try:
+        with zipfile.ZipFile(path) as archive:
+            num_bytes = sum(entry.file_size for entry in archive.infolist())
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError):  # an old pickle, or no archive
+        return
+    if num_bytes > _MOST_REPEATED * path.stat().st_size:
+        raise CheckpointError(
+            f"{path}: the archive expands to {num_bytes:,} bytes, many times its size, which PyTorch never writes: "
+            "download it again, or save the model as safetensors"
+        )
 
 
 def _read_shards(index: Path, read: Callable[[Path], dict[str, Tensor]]) -> dict[str, Tensor]:
@@ -258,7 +285,7 @@ def _read(folder: Path, *, generators: bool) -> PublishedCheckpoint:
     body = family.quirks.read_tensors(body, arguments, settings, notes)
     heads = family.quirks.read_heads(heads, settings)
     body = {name: tensor for name, tensor in body.items() if not _any_matches(family.ignored_patterns, name)}
-    encoder = skeleton(family.encoder, arguments, vocab_size=vocab_size, source=str(source))
+    encoder = skeleton(family.encoder, arguments, body, vocab_size=vocab_size, source=str(source))
     expected = expected_tensors(encoder, family.key_map, num_heads=arguments.get("num_heads"))
     check_tensors(body, expected, source=str(folder))
     check_finite(body, source=str(folder))
@@ -308,9 +335,9 @@ def _with_generator(published: PublishedCheckpoint, folder: Path) -> PublishedCh
 def _read_elmo(folder: Path) -> PublishedCheckpoint:
     options = read_json(folder / "options.json", dict[str, Any], error=CheckpointError, finite=False)
     arguments = elmo_arguments(options)
-    encoder = skeleton(ElmoEncoder, arguments, vocab_size=1, source=str(folder / "options.json"))
     path = elmo_weight_file(folder)
     tensors = elmo_weights(read_hdf5(path), options)
+    encoder = skeleton(ElmoEncoder, arguments, tensors, vocab_size=1, source=str(folder / "options.json"))
     check_tensors(tensors, dict(encoder.state_dict()), source=str(path))
     check_finite(tensors, source=str(path))
     return PublishedCheckpoint(
@@ -405,10 +432,17 @@ def _split(family: Family, tensors: Mapping[str, Tensor]) -> tuple[dict[str, Ten
     )
 
 
-def skeleton(encoder: type[Encoder], arguments: Mapping[str, Any], *, vocab_size: int, source: str) -> Encoder:
-    """Build an encoder on the meta device, which allocates no memory; only its tensor names and shapes are needed."""
+def skeleton(
+    encoder: type[Encoder],
+    arguments: Mapping[str, Any],
+    tensors: Mapping[str, Tensor],
+    *,
+    vocab_size: int,
+    source: str,
+) -> Encoder:
+    """Build an encoder for these tensors without memory; only its tensor names and shapes are needed."""
     try:
-        with shapes_only():
+        with shapes_only(num_saved=len(tensors)):
             return encoder(vocab_size=vocab_size, **arguments)
     except (ConfigError, ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]

@@ -39,6 +39,7 @@ from lmtransfer.launch.sweep_points import (
 )
 from lmtransfer.runs.result import RunResult
 from lmtransfer.system import cores, interrupts, machine
+from lmtransfer.system.addresses import redact
 
 _STOP = "stop"
 _RUNNING = "running-"
@@ -257,10 +258,10 @@ def _perform_point(command: str, plan: SweepPlan, folder: Path, cfg: DictConfig)
     except Exception as raised:
         described = to_user_error(raised, cfg)
         if isinstance(described, LmtransferError):
-            point.error = str(described)
-            print(f"lmtransfer: {described}", file=sys.stderr)
+            point.error = redact(str(described))
+            print(f"lmtransfer: {point.error}", file=sys.stderr)
         else:
-            point.error = f"{type(raised).__name__}: {raised}"
+            point.error = redact(f"{type(raised).__name__}: {raised}")
             print(f"lmtransfer: {machine.bug(raised, [command, *overrides.command_line_overrides()])}", file=sys.stderr)
     point.measure_seconds(start_time)
     point.write(folder)

@@ -13,6 +13,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import (
+    register_module_module_registration_hook,
+    register_module_parameter_registration_hook,
+)
 from torch.overrides import TorchFunctionMode
 
 from lmtransfer.config.types import Count, SmallCount
@@ -228,11 +232,36 @@ def encoders_in(module: nn.Module) -> list[Encoder]:
     return list(dict.fromkeys(encoder for child in module.children() for encoder in encoders_in(child)))
 
 
+#: A model may have this many modules and parameters for each saved tensor, and this many besides.
+_PARTS_PER_TENSOR, _PARTS_APART = 16, 2_000
+
+
 @contextmanager
-def shapes_only() -> Iterator[None]:
-    """Inside the block, build modules on the meta device: their tensors have names and shapes, but take no memory."""
-    with torch.device("meta"), _WithoutNormal():
-        yield
+def shapes_only(*, num_saved: int | None = None) -> Iterator[None]:
+    """Inside the block, build modules on the meta device: their tensors have names and shapes, but take no memory.
+
+    Args:
+        num_saved: number of tensors in the file that the module must match. A file's settings may ask for any number of
+            layers, and thousands take minutes to build.
+
+    Raises:
+        ValueError: the module has far more parts than the file has tensors.
+    """
+    count, most = 0, None if num_saved is None else _PARTS_PER_TENSOR * num_saved + _PARTS_APART
+
+    def note(*_: object) -> None:
+        nonlocal count
+        count += 1
+        if most is not None and count > most:
+            raise ValueError(f"the model has more than {most:,} parts, but there are only {num_saved:,} tensors")
+
+    hooks = (register_module_module_registration_hook(note), register_module_parameter_registration_hook(note))
+    try:
+        with torch.device("meta"), _WithoutNormal():
+            yield
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 class _WithoutNormal(TorchFunctionMode):

@@ -19,10 +19,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from typing_extensions import TypedDict
 
+from lmtransfer.data.declared_sizes import TooLarge, most_unpacked, read_parquet
 from lmtransfer.errors import RunDirectoryError
 from lmtransfer.system.durable import staged_folder
 from lmtransfer.system.printable import printable, printable_values
-from lmtransfer.system.safe_files import parse_json, read_bytes
+from lmtransfer.system.safe_files import open_regular, parse_json
 from lmtransfer.tasks.metrics.scored_examples import (
     MOST_ID_BYTES,
     MOST_TEXT_BYTES,
@@ -40,6 +41,8 @@ BASELINES = "baselines"
 MOST_EXAMPLES, MOST_ANSWERS = 500_000, 10_000_000
 #: Upper bounds on the unpacked size of a file, the number of labels and the size of a number; larger ones are rejected.
 _MOST_BYTES, _MOST_LABELS, _LARGEST = 1 << 30, 10_000, 1e15
+#: Number of examples that are unpacked at once.
+_ROWS = 1 << 16
 _FORMAT, _SUFFIX, _ABOUT = 2, ".parquet", b"lmtransfer"
 _DAMAGED = (OSError, ValueError, KeyError, TypeError, RuntimeError, pa.ArrowException)
 
@@ -194,8 +197,7 @@ def _in_lists(examples: ScoredExamples, values: np.ndarray) -> list[np.ndarray]:
 
 
 def _unpack(path: Path) -> Predictions:
-    raw = read_bytes(path, error=RunDirectoryError, most=_MOST_BYTES)
-    with pq.ParquetFile(pa.BufferReader(raw)) as file:
+    with open_regular(path, error=RunDirectoryError) as (opened, size), pq.ParquetFile(opened) as file:
         described = (file.metadata.metadata or {}).get(_ABOUT)
         if described is None:
             raise ValueError("it was not written by lmtransfer")
@@ -209,7 +211,13 @@ def _unpack(path: Path) -> Predictions:
         optional = {"probability": _probability(kind), "start": pa.int64()}
         types |= {name: optional[name] for name in optional if name in file.schema_arrow.names}
         _check_columns(file.schema_arrow, types)
-        table = file.read(columns=list(types)).combine_chunks()
+        most = min(_MOST_BYTES, most_unpacked(size))
+        try:
+            batches = list(read_parquet(file, opened, size, list(types), rows=_ROWS, most=most))
+        except TooLarge:
+            raise ValueError(f"it unpacks to more than {most:,} bytes") from None
+        empty = file.schema_arrow.empty_table().select(list(types))
+        table = pa.Table.from_batches(batches).combine_chunks() if batches else empty
     columns = {name: _column(table, name) for name in types}
     none = np.zeros(0, dtype=np.int64)
     gold, offsets = _numbers(kind, columns.get("gold", []), about["labels"])
@@ -268,8 +276,6 @@ def _places(names: Sequence[str | None], labels: Sequence[str]) -> np.ndarray:
 
 def _check_size(metadata: pq.FileMetaData) -> None:
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
-    if sum(group.total_byte_size for group in groups) > _MOST_BYTES:
-        raise ValueError("it unpacks to more than 1 GiB")
     most = max((group.column(place).num_values for group in groups for place in range(group.num_columns)), default=0)
     if metadata.num_rows > MOST_EXAMPLES or most > MOST_ANSWERS:
         raise ValueError(f"it has more than {MOST_EXAMPLES:,} examples or {MOST_ANSWERS:,} answers")

@@ -111,7 +111,7 @@ class SavedRun:
         """Check, without allocating memory, that weights match a module; raise the same errors as ``with_weights``."""
         source = self.directory.config_path
         try:
-            with torch.random.fork_rng(devices=[]), shapes_only():
+            with torch.random.fork_rng(devices=[]), shapes_only(num_saved=len(tensors)):
                 skeleton = make()
         except (ConfigError, *_NOT_BUILT) as error:
             reason = (str(error).splitlines() or [type(error).__name__])[0]

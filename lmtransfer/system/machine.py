@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from lmtransfer.errors import DataError, MachineError
+from lmtransfer.system.addresses import redact
 from lmtransfer.system.validation import texts, value_at
 
 #: If set to anything but 0, the traceback of a bug is shown.
@@ -89,8 +90,9 @@ def fault(error: BaseException, settings: Mapping[str, Any] | None = None) -> Ma
 def bug(error: BaseException, words: Sequence[str]) -> str:
     """Return a line about an unexpected exception and how to get its traceback, or the traceback if requested."""
     if os.environ.get(TRACEBACK, "0") not in ("", "0"):
-        return "".join(traceback.format_exception(error)).rstrip() + "\nThis is a bug in lmtransfer: please report it"
-    message, command = (" ".join(text.split()) for text in (str(error), shlex.join(["lmtransfer", *words])))
+        shown = redact("".join(traceback.format_exception(error)).rstrip())
+        return shown + "\nThis is a bug in lmtransfer: please report it"
+    message, command = (" ".join(redact(text).split()) for text in (str(error), shlex.join(["lmtransfer", *words])))
     message, command = (
         text if len(text) <= _LONGEST_MESSAGE else f"{text[:_LONGEST_MESSAGE]}..." for text in (message, command)
     )

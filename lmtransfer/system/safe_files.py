@@ -36,6 +36,8 @@ T = TypeVar("T")
 DOCUMENT_BYTES = 1 << 26
 #: Maximum size in bytes of a file that is read line by line, or of a tokenizer's model.
 LARGEST_BYTES = 1 << 31
+#: Maximum size in bytes of a line, and maximum number of lines, of a file that is read line by line.
+LINE_BYTES, MOST_LINES = 1 << 24, 10_000_000
 #: Maximum size in bytes of a YAML file: a configuration usually has a few kilobytes, and reading YAML is slow.
 YAML_BYTES = 1 << 22
 #: Maximum nesting depth of mappings and lists.
@@ -140,10 +142,15 @@ def is_lfs_pointer(path: Path) -> bool:
 def read_bytes(path: Path, *, error: type[LmtransferError], most: int = DOCUMENT_BYTES) -> bytes:
     """Read a whole file."""
     with open_regular(path, error=error) as (file, size):
-        content = file.read(size + 1) if size <= most else b""
-    if max(size, len(content)) > most:
-        raise error(f"{path}: the file has more than {most:,} bytes, the maximum for a file of its kind")
+        _check_size(path, size, most, error)
+        content = file.read(size + 1)
+    _check_size(path, len(content), most, error)
     return content
+
+
+def _check_size(path: Path, size: int, most: int, error: type[LmtransferError]) -> None:
+    if size > most:
+        raise error(f"{path}: the file has more than {most:,} bytes, the maximum for a file of its kind")
 
 
 def read_json(
@@ -173,21 +180,33 @@ def parse_json(raw: bytes, annotation: type[T], *, source: str, error: type[Lmtr
 
 
 def read_json_lines(
-    path: Path, annotation: type[T], *, error: type[LmtransferError], finite: bool = True
+    path: Path,
+    annotation: type[T],
+    *,
+    error: type[LmtransferError],
+    finite: bool = True,
+    most: int = LARGEST_BYTES,
+    most_lines: int = MOST_LINES,
 ) -> Iterator[tuple[int, bytes, T | None, str | None]]:
-    """Read a file of JSON lines and check each line; blank lines are skipped.
+    """Read a file of JSON lines one by one, and check each line; blank lines are skipped.
 
     Yields:
         The line number, from 1; the unchanged line, with its line end; its value; its problem. Either the value or the
         problem is None, except that a valid line may hold null.
     """
-    for number, line in enumerate(read_bytes(path, error=error, most=LARGEST_BYTES).splitlines(keepends=True), start=1):
-        if not line.strip():
-            continue
-        try:
-            yield number, line, _check_document(_json(line), annotation, finite), None
-        except _Rejected as rejected:
-            yield number, line, None, str(rejected)
+    with open_regular(path, error=error) as (file, size):
+        _check_size(path, size, most, error)
+        for number, line in enumerate(iter(lambda: file.readline(LINE_BYTES + 1), b""), start=1):
+            if len(line) > LINE_BYTES:
+                raise error(f"{path}:{number}: the line has more than {LINE_BYTES:,} bytes, which is the maximum")
+            if number > most_lines:
+                raise error(f"{path}: the file has more than {most_lines:,} lines, which is the maximum")
+            if not line.strip():
+                continue
+            try:
+                yield number, line, _check_document(_json(line), annotation, finite), None
+            except _Rejected as rejected:
+                yield number, line, None, str(rejected)
 
 
 def read_yaml(path: Path, annotation: type[T], *, error: type[LmtransferError]) -> T:

@@ -17,6 +17,7 @@ import re
 import unicodedata
 from base64 import b64decode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
@@ -40,6 +41,7 @@ from lmtransfer.tokenizers.base import (
     trim_spans,
 )
 from lmtransfer.tokenizers.byte_bpe import META, byte_letters, byte_memo, format_piece
+from lmtransfer.tokenizers.charsmap import check_charsmap
 from lmtransfer.tokenizers.word_memo import WordMemo
 from lmtransfer.tokenizers.wordpiece import bert_memo
 
@@ -97,6 +99,9 @@ def read_published_model(model: bytes, specials: Iterable[str]) -> PublishedMode
             name: _UNSPELLABLE + name for name in special_names | set(specials) | ({unk} if unk is not None else set())
         }
         added = {entry["content"] for entry in described["added_tokens"]} - set(hidden)
+        for step in _steps(described.get("normalizer")):
+            if step.get("type") == "Precompiled" and step["precompiled_charsmap"]:
+                check_charsmap(b64decode(step["precompiled_charsmap"]))
         growth = _growth(described.get("normalizer"))
         if growth > _MOST_GROWTH:
             raise CheckpointError(
@@ -386,7 +391,8 @@ class PublishedTokenizer(Tokenizer):
         normalization drops or turns into white space count as white space, but an accent belongs to the token before
         it. A token that only marks the beginning of a word has an empty span at that position.
         """
-        encoding = self._library.encode(replace_surrogates(text), add_special_tokens=False)
+        with _naming_panics():
+            encoding = self._library.encode(replace_surrogates(text), add_special_tokens=False)
         ids = np.array(encoding.ids, dtype=np.int32)
         spans: list[tuple[int, int]] = encoding.offsets
         if self._piece_kind in ("meta", "bytes"):
@@ -405,7 +411,8 @@ class PublishedTokenizer(Tokenizer):
         if self._memo is not None:
             return split_flat(*self._memo.encode(texts))
         clean = [replace_surrogates(text) for text in texts]
-        encodings = self._library.encode_batch_fast(clean, add_special_tokens=False)
+        with _naming_panics():
+            encodings = self._library.encode_batch_fast(clean, add_special_tokens=False)
         return [np.array(encoding.ids, dtype=np.int32) for encoding in encodings]
 
     @override
@@ -442,6 +449,20 @@ class PublishedTokenizer(Tokenizer):
                 blank = not normalized.strip(META + " ")
             self._blank[character] = blank
         return blank
+
+
+@contextmanager
+def _naming_panics() -> Iterator[None]:
+    """Turn a panic of the library, which is no ``Exception``, into an error for the user."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        raise CheckpointError(
+            f"the published tokenizer fails on a text ({_first_line(error)}): its file is damaged, or one of its "
+            "regular expressions never ends; download the tokenizer from its publisher"
+        ) from None
 
 
 def _check_roles(specials: Mapping[str, str]) -> dict[str, str]:

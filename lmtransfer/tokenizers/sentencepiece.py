@@ -30,6 +30,7 @@ from lmtransfer.tokenizers.base import (
     special_flags,
     trim_spans,
 )
+from lmtransfer.tokenizers.charsmap import read_sentencepiece
 
 META: Final = "\u2581"
 
@@ -46,8 +47,9 @@ class SentencePieceTokenizer(Tokenizer):
         self._model = model
         self.training: dict[str, Any] = dict(training or {})
         try:
+            read_sentencepiece(model)
             self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-        except RuntimeError as error:
+        except Exception as error:  # the libraries raise errors of several classes
             raise CheckpointError(
                 f"the sentencepiece model is damaged ({error}); copy the tokenizer again, or train a new one"
             ) from None

@@ -195,6 +195,35 @@ def test_no_rank_waits_long_for_another(world_size: int, micro_batch_tokens: int
         assert max(size for of_rank in sizes for size in of_rank) <= most
 
 
+@pytest.mark.parametrize("world_size", [1, 2, 7, 8])
+@pytest.mark.parametrize("micro_batch_tokens", [None, 96])
+@pytest.mark.parametrize("batch_tokens", [384, 389])
+def test_equally_long_rows_need_no_room_for_one_more(
+    world_size: int, micro_batch_tokens: int | None, batch_tokens: int
+) -> None:
+    """Rows of 12 tokens and, as in a mixture, a few shorter last rows; 384 tokens are 32 rows."""
+
+    class Equal(RaggedSource):
+        def plan(self, epoch: int) -> Plan:
+            lengths = np.full(1000, 12)
+            lengths[[3, 400, 999]] = 1, 4, 5
+            return Plan(lengths)
+
+    settings = {"seed": 3, "batch_tokens": batch_tokens, "micro_batch_tokens": micro_batch_tokens}
+    rows, largest = [], []
+    for rank in range(world_size):
+        ranks_stream = PlannedStream(Equal(), rank=rank, world_size=world_size, **settings)
+        steps = taken(ranks_stream, 64)  # two epochs
+        rows.append([_rows(step) for step in steps])
+        largest.append(max(sum(batch[2]) for step in steps for batch in step.micro_batches))
+        num_passes = len(steps[0].micro_batches)
+        most = -(-32 // (world_size * num_passes)) * 12
+        assert largest[-1] <= ranks_stream.capacity(12) <= most + 15
+    together = [sorted(row for part in step for row in part) for step in zip(*rows, strict=True)]
+    assert [len(step) for step in together] == ([32] * 31 + [8]) * 2
+    assert sorted(row for step in together[:32] for row in step) == list(range(1000))
+
+
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_smaller_micro_batches_hold_the_same_steps(num_workers: int) -> None:
     told = stream(num_workers=num_workers, micro_batch_tokens=90)

@@ -298,3 +298,26 @@ class TestRecut:
                 trainer.updater.step(step, factor=lambda tokens: 1.0)
             weights.append(torch.cat([parameter.detach().flatten() for parameter in learner.parameters()]))
         torch.testing.assert_close(weights[0], weights[1], atol=1e-9, rtol=1e-6)
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 8])
+@pytest.mark.parametrize("contiguous", [True, False])
+def test_batches_of_a_fixed_size_are_full(tmp_path: Path, world_size: int, contiguous: bool) -> None:
+    """60 rows in a step, as in Transformer-XL's recipe, which eight ranks cannot share equally."""
+    documents = random_documents(300, most_sentences=40, longest=20)
+    rows = LanguageStream(max_length=48, frame="none", contiguous=contiguous, tokenizer=TOKENIZER)
+    real = computed = 0
+    for rank in range(world_size):
+        source = PretrainingSource(
+            store=store_of(tmp_path / str(rank), documents), rows=rows, corruption=NoCorruption(), seed=0
+        )
+        stream = PlannedStream(
+            source, seed=0, batch_tokens=60 * 48, rank=rank, world_size=world_size, contiguous=contiguous
+        )
+        source.capacity = stream.capacity(48)
+        for step in islice(stream.steps(), 4):
+            (batch,) = step.micro_batches
+            computed += len(batch.original.tokens_T)
+            real += int(batch.original.cu_seqlens[len(batch.keys)])
+    assert real == 4 * 60 * 48
+    assert real / computed == (1 if contiguous or world_size < 8 else 60 / 64)

@@ -20,7 +20,7 @@ from support.refusals import refuses
 
 from lmtransfer.config.sources import with_absolute_paths
 from lmtransfer.data.corpora.corpus import FileCorpus
-from lmtransfer.data.remote_files import RemoteFile
+from lmtransfer.data.remote_files import RemoteFile, source_file
 from lmtransfer.errors import DataError, RunDirectoryError
 from lmtransfer.pretraining.text import build_corpus
 from lmtransfer.runs.trust import check_named
@@ -156,11 +156,14 @@ def test_a_missing_package_is_named() -> None:
 @pytest.mark.parametrize(
     "address",
     ["s3://key:hush@bucket/x", "https://me:hush@host/x", "https://hush@host/x", "https://host/x?sig=hush"]
-    + ["simplecache::s3://key:hush@bucket/x"],
+    + ["simplecache::s3://key:hush@bucket/x", "az://c/x?sv=1&sig=hush", "gs://b/*.txt?token=hush", "ftp://a:hush@h/x"],
 )
 def test_credentials_in_an_address_are_refused_and_not_shown(address: str) -> None:
     with refuses(DataError, "corpus.path") as raised:
         FileCorpus(path=address)
+    assert "hush" not in str(raised.value)
+    with refuses(DataError, "credentials") as raised:
+        source_file(address)
     assert "hush" not in str(raised.value)
 
 

@@ -188,6 +188,21 @@ def test_broken_files_are_one_clear_error(change: Any, name: str) -> None:
         PublishedTokenizer(json.dumps(described).encode(), specials=toys.BERT)
 
 
+@pytest.mark.parametrize("pattern", ["(a+)+$", "(a|aa)+$"])
+@pytest.mark.parametrize("place", ["pre_tokenizer", "normalizer"])
+def test_a_pattern_that_never_ends_is_one_clear_error(pattern: str, place: str) -> None:
+    described = json.loads(toys.model_of("wordpiece"))
+    described[place] = {
+        "pre_tokenizer": {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False},
+        "normalizer": {"type": "Replace", "pattern": {"Regex": pattern}, "content": ""},
+    }[place]
+    tokenizer = PublishedTokenizer(json.dumps(described).encode(), specials=toys.BERT)
+    text = "a" * 40 + "! " + "a" * 40
+    for encode in (tokenizer.encode, lambda text: tokenizer.encode_ids([text])):
+        with refuses(CheckpointError, "tokenizer", "regular expressions"):
+            encode(text)
+
+
 def _replace(before: str, after: str) -> dict[str, Any]:
     return {"type": "Replace", "pattern": {"String": before}, "content": after}
 

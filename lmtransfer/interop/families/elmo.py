@@ -86,12 +86,18 @@ def read_hdf5(path: Path) -> dict[str, Tensor]:
     problem = irregularity(path)
     if problem is not None:
         raise CheckpointError(f"{path}: {problem}")
-    max_bytes = _MAX_EXPANSION * path.stat().st_size
+    max_bytes, num_bytes = _MAX_EXPANSION * path.stat().st_size, 0
 
     def visit(name: str, item: Any) -> None:
+        nonlocal num_bytes
         if isinstance(item, h5py.Dataset):
-            if item.nbytes > max_bytes:
-                raise ValueError(f"{name} takes {item.nbytes:,} bytes, but the file has only {path.stat().st_size:,}")
+            if item.external or item.is_virtual:
+                raise ValueError(f"the content of {name} is in another file")
+            num_bytes += item.nbytes
+            if num_bytes > max_bytes:
+                raise ValueError(
+                    f"the tensors up to {name} take {num_bytes:,} bytes, but the file has only {path.stat().st_size:,}"
+                )
             tensors[name] = torch.from_numpy(item[...])
 
     try:

@@ -24,7 +24,6 @@ import sys
 from collections.abc import Iterable, Mapping
 from functools import cache
 from itertools import pairwise
-from math import isfinite
 from typing import Final, Literal, cast
 from unicodedata import combining
 
@@ -35,6 +34,7 @@ from sentencepiece.sentencepiece_model_pb2 import ModelProto, NormalizerSpec, Tr
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
 
 from lmtransfer.errors import CheckpointError
+from lmtransfer.tokenizers.charsmap import read_sentencepiece
 
 Prefix = Literal["first", "always"]
 IdLayout = Literal["own", "fairseq"]
@@ -101,13 +101,8 @@ def library_tokenizer(
 
 
 def _parse(model: bytes) -> ModelProto:
-    proto = ModelProto.FromString(model)
-    if not proto.pieces:
-        raise ValueError("it has no pieces")
+    proto = read_sentencepiece(model)
     SentencePieceProcessor(model_proto=model)  # raises if two pieces are equal or there is no unknown piece
-    for piece in proto.pieces:
-        if not isinstance(piece.piece, str) or not isfinite(piece.score):  # a piece that is not UTF-8 is bytes
-            raise ValueError(f"the piece {piece.piece!r} with the score {piece.score} is invalid")
     return proto
 
 

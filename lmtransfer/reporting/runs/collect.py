@@ -32,6 +32,8 @@ _NO_RUNS = frozenset({"checkpoints", "tokenizer", "published", "report", "figure
 #: Maximum depth at which runs are searched for, which allows for command / sweep / point / seed / control.
 MAX_DEPTH = 8
 
+#: Maximum size in bytes of ``metrics.jsonl``, and maximum numbers of its lines, and of lines that are no JSON objects.
+_METRICS_BYTES, _MOST_LINES, _MOST_BAD_LINES = 1 << 28, 500_000, 1000
 #: Larger numbers cannot be measurements; squares and sums of numbers up to this are finite.
 _LARGEST = 1e100
 
@@ -183,17 +185,22 @@ def read_metrics(path: Path, problems: list[str]) -> tuple[tuple[Mapping[str, An
     objects: list[Mapping[str, Any]] = []
     bad_lines: list[int] = []
     try:
-        lines = list(read_json_lines(path, dict[str, Any], error=RunDirectoryError, finite=False))
+        limits = {"most": _METRICS_BYTES, "most_lines": _MOST_LINES}
+        lines = read_json_lines(path, dict[str, Any], error=RunDirectoryError, finite=False, **limits)
+        for number, line, value, _ in lines:
+            if value is not None:
+                objects.append(_clean_record(value))
+            elif not line.endswith(b"\n"):
+                problems.append(f"{path.name}:{number}: the last line is incomplete and was skipped")
+            elif len(bad_lines) == _MOST_BAD_LINES:
+                raise RunDirectoryError(
+                    f"{path}: more than {_MOST_BAD_LINES:,} lines are not JSON objects, so the file was not read"
+                )
+            else:
+                bad_lines.append(number)
     except RunDirectoryError as error:
         problems.append(_within(path.parent, error))
         return (), True
-    for number, line, value, _ in lines:
-        if value is not None:
-            objects.append(_clean_record(value))
-        elif not line.endswith(b"\n"):
-            problems.append(f"{path.name}:{number}: the last line is incomplete and was skipped")
-        else:
-            bad_lines.append(number)
     if bad_lines:
         problems.append(
             f"{path.name}:{bad_lines[0]}: this line is not a JSON object and was skipped ({len(bad_lines)} such lines)"
