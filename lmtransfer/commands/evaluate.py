@@ -12,6 +12,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from lmtransfer.config.check import check
 from lmtransfer.config.component import resolve
+from lmtransfer.config.plain import literal
 from lmtransfer.config.short_forms import expand_parts
 from lmtransfer.config.sweep_names import in_sweep, sweep_name
 from lmtransfer.errors import ConfigError
@@ -113,7 +114,9 @@ def _evaluate_trained(cfg: DictConfig) -> Path:
         results = [result for result, _ in scored[: len(members)]]
         control_results = [result for result, _ in scored[len(members) :]]
         with open_dict(cfg):
-            cfg.run, cfg.task = str(parent), members[0].config["task"] if own_task else cfg.task
+            cfg.run = literal(str(parent))
+            if own_task:
+                cfg.task = literal(members[0].config["task"])
         name = sweep_name(cfg.name or _default_name(parent, task.name, cfg.split, own_task=own_task))
         directory = RunDirectory.create(cfg.output_root, "evaluate", name, resume=cfg.overwrite or in_sweep())
         directory.write_config(cast("dict[str, Any]", OmegaConf.to_container(cfg, resolve=True)))

@@ -35,7 +35,7 @@ from lmtransfer.interop.families.index import family_of_config
 from lmtransfer.models.base import Encoder, shapes_only
 from lmtransfer.models.elmo import ElmoEncoder
 from lmtransfer.objectives.replaced_token import ReplacedTokenDetection
-from lmtransfer.system.safe_files import is_file_name, read_json, read_tensors
+from lmtransfer.system.safe_files import irregularity, is_file_name, read_json, read_tensors
 
 #: Maximum number of left-out tensors that a note names.
 _MAX_NAMES = 20
@@ -147,6 +147,9 @@ def read_weight_files(folder: Path) -> dict[str, Tensor]:
 
 
 def _read_pickle(path: Path) -> dict[str, Tensor]:
+    problem = irregularity(path)
+    if problem is not None:
+        raise CheckpointError(f"{path}: {problem}")
     try:
         with warnings.catch_warnings(action="ignore"):  # the warnings concern the content, which is checked below
             content = torch.load(path, map_location="cpu", weights_only=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from rich import box
 from rich.table import Table
 
@@ -166,7 +166,7 @@ def read_text(cfg: DictConfig, *, num_workers: int | None = None) -> Text:
         tokenizer = open_saved(cfg.init, key="init").tokenizer
     else:
         trainer = {key: value for key, value in cfg.tokenizer.items() if key != "add"}
-        tokenizer = tokenizer_for(corpus, build(OmegaConf.create(trainer)), cache_dir=cache_dir)
+        tokenizer = tokenizer_for(corpus, build(trainer), cache_dir=cache_dir)
     notes: list[str] = []
     if words is not None:
         tokenizer, notes = add_words(tokenizer, Path(str(words)).expanduser().absolute())

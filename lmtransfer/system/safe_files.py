@@ -41,6 +41,11 @@ YAML_BYTES = 1 << 22
 #: Maximum nesting depth of mappings and lists.
 DEEPEST = 100
 
+#: The first bytes of a Git LFS pointer, and its maximum size in bytes by the specification.
+LFS_POINTER = b"version https://git-lfs.github.com/spec/"
+_LFS_BYTES = 1024
+LFS_ADVICE = "a Git LFS pointer, which stands for the data: fetch the data with git lfs pull"
+
 _REPLACE = "replace it with the file itself"
 _KINDS = (
     (stat.S_ISDIR, "a folder"),
@@ -55,14 +60,21 @@ _BASE_60 = re.compile(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?")
 
 
 def irregularity(path: Path) -> str | None:
-    """Return the problem with a file that is not regular (reading it might never end); None if it is regular.
+    """Return the problem with a file that is not regular (reading it might never end), or that Git LFS has left out.
+
+    None if there is no problem.
 
     Raises:
         Refused: someone else's run may not cause this file to be read.
     """
     door.check(path)
     try:
-        return _not_regular(path.stat().st_mode)
+        status = path.stat()
+        problem = _not_regular(status.st_mode)
+        if problem is None and len(LFS_POINTER) < status.st_size < _LFS_BYTES:
+            with path.open("rb") as file:
+                problem = f"this is {LFS_ADVICE}" if file.read(len(LFS_POINTER)) == LFS_POINTER else None
+        return problem
     except (OSError, ValueError) as fault:
         return f"cannot read the file ({_reason(fault)})"
 

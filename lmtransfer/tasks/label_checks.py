@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Mapping, Sequence
 
@@ -64,6 +65,15 @@ def check_labels(labels: Mapping[str, int], *, origin: str, items: str, column: 
             f"{origin}: {len(labels)} different labels in {total} {items}; does {column} name the label column? If so, "
             "list the labels in task.labels"
         )
+
+
+_WHOLE = re.compile(r"(-?\d+)\.0+")
+
+
+def as_integer(label: str) -> str:
+    """Return a whole number without its decimal places, because pandas writes 1 or 1.0; other texts are unchanged."""
+    whole = _WHOLE.fullmatch(label)
+    return label if whole is None else whole[1]
 
 
 def to_nfc(label: str, where: str, notes: Notes | None = None) -> str:

@@ -134,8 +134,9 @@ def _table(path: Path, rows: list[str]) -> Reading:
 
 def test_a_word_is_scored_after_its_context_and_so_is_the_word_before_it(tmp_path: Path) -> None:
     rows = ["Her,dog,,,3.1,3,1,,200,210,220,230,", "Her dog, barked,Her,dog,2.0,6,2,3,250,,260,270,300"]
+    rows += [f"Her,dog,Her,dog,2.0,6,2,3,{time},{time},{time},{time},{time}" for time in range(20)]
     task = _table(tmp_path / "reading.csv", rows)
-    first, second = task.examples("test")
+    first, second, *_ = task.examples("test")
     assert task.completions(first) == [Completion("Her dog", 3)]
     assert task.completions(second) == [Completion("Her dog barked", 7), Completion("Her dog", 3)]
     assert task.hidden == "following"
@@ -160,7 +161,7 @@ def test_surprisals_that_drive_the_times_explain_them(tmp_path: Path) -> None:
 
 def test_other_tables_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("word,length\nx,1\n")
-    with refuses(DataError, "a.csv", "RTgopast", "word, length"):
+    with refuses(DataError, "a.csv:1", "'item'", "word, length"):
         Reading(name="reading", file=str(tmp_path / "a.csv")).examples("test")
     with refuses(DataError, "task.file", "missing.csv"):
         Reading(name="reading", file="missing.csv").examples("test")

@@ -15,6 +15,7 @@ from support.refusals import refuses
 from lmtransfer.config.component import build
 from lmtransfer.config.config_files import group_config
 from lmtransfer.config.paths import conf_dir
+from lmtransfer.data.documents import Notes
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.tasks.file_formats.blimp import FORMATS, Choice, read_choices
 from lmtransfer.tasks.zero_shot.choices import CompletionChoice
@@ -142,7 +143,7 @@ def test_a_term_of_the_files_that_is_no_phenomenon_of_the_paper_counts_as_the_pa
     """In raw_results/summary, animate_subject_passive, whose term is s-selection, counts as argument structure."""
     path = tmp_path / "animate_subject_passive.jsonl"
     write(path, [record("animate_subject_passive", "s-selection")])
-    assert [pair.category for pair in read_choices(path, FORMATS["blimp"])] == ["argument_structure"]
+    assert [pair.category for pair in read_choices(path, FORMATS["blimp"], Notes())] == ["argument_structure"]
 
 
 def test_compressed_files_are_read_and_a_plain_one_wins(tmp_path: Path) -> None:
@@ -162,18 +163,17 @@ def test_compressed_files_are_read_and_a_plain_one_wins(tmp_path: Path) -> None:
     ("line", "names"),
     [
         ('{"sentence_good": "A."', ("a.jsonl:2", "JSON")),
-        ("[1, 2]", ("a.jsonl:2", "mapping")),
-        ("", ("a.jsonl:2", "JSON")),
+        ("[1, 2]", ("a.jsonl:2", "JSON object", "list")),
         ('{"sentence_good": "A.", "UID": "a"}', ("a.jsonl:2: no key 'sentence_bad'",)),
         (json.dumps(record("a", "binding", sentence_good="  ")), ("a.jsonl:2: sentence_good",)),
     ],
-    ids=["cut", "a list", "blank", "two columns missing", "one column blank"],
+    ids=["cut", "a list", "two columns missing", "one column blank"],
 )
 def test_a_malformed_line_is_named(tmp_path: Path, line: str, names: tuple[str, ...]) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text(json.dumps(record("a", "binding")) + "\n" + line + "\n")
     with refuses(DataError, *names):
-        list(read_choices(path, FORMATS["blimp"]))
+        list(read_choices(path, FORMATS["blimp"], Notes()))
 
 
 def test_what_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -306,7 +306,7 @@ def test_each_published_format(
 def test_ewok_in_its_earlier_form(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     write(path, [EWOK])
-    (choice,) = read_choices(path, FORMATS["ewok_targets"])
+    (choice,) = read_choices(path, FORMATS["ewok_targets"], Notes())
     assert choice.texts == ("Ann trusts Bo. Ann tells Bo a secret.", "Ann trusts Bo. Ann hides from Bo.")
 
 
@@ -338,7 +338,7 @@ def test_a_label_that_names_no_choice(tmp_path: Path, label: object) -> None:
     path = tmp_path / "own.jsonl"
     write(path, [{"choices": ["yes", "no"], "label": label}])
     with refuses(DataError, "own.jsonl:1", "label=", "0 to 1"):
-        list(read_choices(path, FORMATS["multiple_choice"]))
+        list(read_choices(path, FORMATS["multiple_choice"], Notes()))
 
 
 def test_the_interval_is_that_of_a_stratified_bootstrap(tmp_path: Path) -> None:

@@ -124,7 +124,7 @@ class OwnQuestions(Squad):
 
     @override
     def read(self, path: Path, *, bad_answers: BadAnswersPolicy, kinds: Sequence[str]) -> QuestionFile:
-        if plain_name(path).endswith(".json") and not holds_rows(path):
+        if plain_name(path).lower().endswith(".json") and not holds_rows(path):
             return read_squad(path, bad_answers=bad_answers)
         return read_span_rows(path, bad_answers=bad_answers)
 

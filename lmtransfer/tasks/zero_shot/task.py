@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from lmtransfer.config.types import Folder
+from lmtransfer.data.documents import Notes
 from lmtransfer.data.files import find_file
 from lmtransfer.errors import DataError
 from lmtransfer.tasks.base import TaskWithoutHead
@@ -173,9 +174,10 @@ class CompletionTask(TaskWithoutHead):
         return path
 
     def check_split(self, split: str) -> None:
-        """Raise DataError if the task has no such split."""
+        """Raise DataError if the task has no such split; otherwise start its ``notes``."""
         if split not in self.splits:
             raise DataError(f"split={split}: task {self.name} has the splits {', '.join(self.splits)}")
+        self.notes = {split: Notes()}
 
 
 @dataclass(frozen=True, slots=True)

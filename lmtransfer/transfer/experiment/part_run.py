@@ -12,7 +12,6 @@ from statistics import fmean
 from typing import Any, cast
 
 import numpy as np
-from omegaconf import DictConfig
 from safetensors.numpy import load_file, save_file
 
 from lmtransfer.config.component import build
@@ -228,14 +227,14 @@ def write_run_files(directory: RunDirectory, config: dict[str, Any], setting: Se
     mark_as_own(directory.path)
 
 
-def task_of(saved: SavedRun, *, node: DictConfig | None = None, data_root: str | None = None) -> Task:
+def task_of(saved: SavedRun, *, node: Mapping[Any, Any] | None = None, data_root: str | None = None) -> Task:
     """Return the task of ``node``, by default the run's own task."""
     own = saved.component("task", "data_root", "cache_dir")
     root = data_root or saved.data_root
     return cast(Task, build(own if node is None else node, data_root=root, cache_dir=saved.cache_dir))
 
 
-def task_to_answer(saved: SavedRun, *, node: DictConfig | None, data_root: str | None) -> Task:
+def task_to_answer(saved: SavedRun, *, node: Mapping[Any, Any] | None, data_root: str | None) -> Task:
     """Return the task whose split is predicted: the user's choice, or the run's own task."""
     if node is None and not saved.trusted:
         check_named(saved.config["task"], "task", saved.path, data_root=data_root)
