@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
 from lmtransfer.config.types import TableFormat, TextFormat
-from lmtransfer.data.documents import Notes
+from lmtransfer.data.documents import Notes, clean
 from lmtransfer.data.files import EncodingErrors, Meter, plain_name, read_lines
 from lmtransfer.data.parquet_files import open_columns
 from lmtransfer.data.remote_files import SourceFile
@@ -345,7 +345,7 @@ def read_rows(
 
 
 def rows_of(records: Iterator[TableRecord], columns: Sequence[ColumnSpec], bad_rows: BadRows) -> Iterator[TableRow]:
-    """Yield the requested columns of each record as texts; ``bad_rows`` handles rows that lack one."""
+    """Yield the requested columns of each record as clean texts; ``bad_rows`` handles rows that lack one."""
     for record in records:
         try:
             values = tuple(_text_of(column, record) for column in columns)
@@ -355,7 +355,8 @@ def rows_of(records: Iterator[TableRecord], columns: Sequence[ColumnSpec], bad_r
             bad_rows.report("invalid rows", record.where, str(problem))
             continue
         is_label_name = tuple(any(name in record.names_of for name in column.names) for column in columns)
-        yield TableRow(record.number, record.where, values, is_label_name)
+        texts = tuple(None if value is None else clean(value, record.where, bad_rows.notes) for value in values)
+        yield TableRow(record.number, record.where, texts, is_label_name)
 
 
 def parse_number(text: str | None) -> float:

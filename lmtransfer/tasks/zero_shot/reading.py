@@ -12,7 +12,7 @@ import numpy as np
 from typing_extensions import override
 
 from lmtransfer.config.types import DataFile
-from lmtransfer.data.documents import Notes, clean
+from lmtransfer.data.documents import Notes
 from lmtransfer.data.tables import BadRows, ColumnSpec, TableLayout, parse_number, read_rows
 from lmtransfer.errors import DataError
 from lmtransfer.tasks.metrics.scored_examples import Ratio, scored_examples
@@ -132,7 +132,7 @@ def _read(path: Path, notes: Notes) -> list[ReadWord]:
     bad_rows = BadRows("refuse", notes, "or remove it")
     words: list[ReadWord] = []
     for row in read_rows(path, columns, layout=TableLayout(), bad_rows=bad_rows):
-        context, word, before, word_before = (clean(text or "", row.where, notes) for text in row.values[: len(_TEXTS)])
+        context, word, before, word_before = (text or "" for text in row.values[: len(_TEXTS)])
         if not word.strip():
             bad_rows.report("rows without a word", row.where, "the word is missing")
         numbers = []
