@@ -6,7 +6,7 @@ import gzip
 import io
 import lzma
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -184,6 +184,14 @@ def find_data(path: str | Path) -> Path | None:
     """Return the file at ``path``, its compressed form, or the folder that ``save_to_disk`` wrote; None if missing."""
     folder = Path(path)
     return find_file(folder) or (folder if folder.is_dir() and saved_files(folder) else None)
+
+
+def explain_irregular(paths: Iterable[Path]) -> str | None:
+    """Return the problem with the first path that is a pipe or a device, which can be read only once; else None."""
+    for path in paths:
+        if path.exists() and not path.is_file() and not path.is_dir():
+            return f"{path}: {irregularity(path)}: save its content to a file"
+    return None
 
 
 def describe_splits(folder: Path) -> str:

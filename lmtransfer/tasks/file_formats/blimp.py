@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from lmtransfer.data.documents import Notes
-from lmtransfer.data.files import find_file, plain_name
+from lmtransfer.data.files import explain_irregular, find_file, plain_name
 from lmtransfer.data.tables import BadRows, TableLayout, open_table
 from lmtransfer.errors import DataError
 from lmtransfer.system import door
@@ -206,6 +206,8 @@ def choice_files(folders: Sequence[Path]) -> dict[str, Path]:
     Args:
         folders: paths to try; each is a folder or a single file, and may be missing.
     """
+    if (irregular := explain_irregular(folders)) is not None:
+        raise DataError(f"task.folder: {irregular}")
     for folder in folders:
         if folder.exists():
             door.check(folder)

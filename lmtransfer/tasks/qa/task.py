@@ -448,6 +448,11 @@ class SpanQa(Task):
         kind = max(self.labels, key=counts.__getitem__)
         return [SpanAnswer(kind, kind=kind) for _ in examples]
 
+    @override
+    def origin(self, split: str) -> str:
+        paths = [file.find(split) for file in self.files.get(split, [])]
+        return str(paths[0]) if paths and all(paths) else self.name
+
     def _read(self, split: str) -> Iterator[tuple[str, QuestionFile]]:
         """Yield the name of each file of a split, and its questions."""
         located = self.files.get(split, [])

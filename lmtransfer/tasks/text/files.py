@@ -171,9 +171,7 @@ class TextFiles:
                 where=row.where,
                 text=texts[0] or "",
                 text_pair=texts[1] if num_texts == 2 else None,
-                gold=None
-                if number is None or number in self._hidden
-                else to_nfc(gold or "", row.where, bad_rows.notes),
+                gold=None if gold is None or number in self._hidden else to_nfc(gold, row.where, bad_rows.notes),
                 is_label_name=is_label_name,
                 language=None if self.columns.language is None else row.values[-1],
                 is_missing=gold is None and not is_label_name,

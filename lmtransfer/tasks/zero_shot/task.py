@@ -12,7 +12,7 @@ import numpy as np
 
 from lmtransfer.config.types import Folder
 from lmtransfer.data.documents import Notes
-from lmtransfer.data.files import find_file
+from lmtransfer.data.files import explain_irregular, find_file
 from lmtransfer.errors import DataError
 from lmtransfer.tasks.base import TaskWithoutHead
 from lmtransfer.tasks.metrics.scored_examples import ScoredExamples
@@ -169,6 +169,8 @@ class CompletionTask(TaskWithoutHead):
         """
         paths = self.paths(names)
         path = next((path for path in map(find_file, paths) if path is not None), None)
+        if path is None and (irregular := explain_irregular(paths)) is not None:
+            raise DataError(f"task.file={names}: {irregular}")
         if path is None:
             raise DataError(f"task.file={names}: there is no file {' or '.join(map(str, paths))}")
         return path

@@ -188,7 +188,7 @@ def build_settings(
     seeds = range(cfg.seed, cfg.seed + cfg.seeds)
     with console.status(f"reading {task.name}"):
         data = read_task_data(task, source.tokenizer, encoder, seeds=seeds, split=cfg.split)
-    for line in task_notes(task):
+    for line in [*task_notes(task), *data.notes]:
         console.print(f"note: {line}", markup=False, soft_wrap=True)
     setting = Setting(
         task=task,
