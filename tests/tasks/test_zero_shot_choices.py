@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import lzma
 from pathlib import Path
@@ -331,6 +332,41 @@ def test_ties(tmp_path: Path, ties: str, shares: list[float]) -> None:
     scores = [[-1.0, -1.0, -2.0], [-1.0, -2.0, -2.0], [-2.0, -1.0, -1.0], [0.0, 0.0, 0.0]]
     choices = [Choice(str(i), ("",) * 3, ("a", "b", "c"), 0, "all") for i in range(4)]
     assert task(tmp_path, ties=ties).rights(choices, scores) == pytest.approx(shares)
+
+
+@pytest.mark.parametrize(
+    ("line", "names"),
+    [
+        (r'{"prompt": "a\ud800", "choices": ["x", "y"], "label": 0}', ("prompt", "surrogate")),
+        (r'{"prompt": "a", "choices": ["x", "\udc00y"], "label": 0}', ("choices[1]", "surrogate")),
+        (r'{"prompt": "a", "choices": ["x", "y"], "label": 0, "subset": "\ud800"}', ("subset", "surrogate")),
+        ('{"prompt": "a", "choices": ["", "y"], "label": 0}', ("choices[0]", "empty")),
+        ('{"prompt": "a", "choices": ["x", " \\t"], "label": 0}', ("choices[1]", "empty")),
+        ('{"prompt": ["a"], "choices": ["x", "y"], "label": 0}', ("prompt", "must be text")),
+        ('{"prompt": 3, "choices": ["x", "y"], "label": 0}', ("prompt", "must be text")),
+        ('{"prompt": "a", "choices": "xy", "label": 0}', ("choices", "must be a list")),
+        ('{"prompt": "a", "choices": ["x", "y"], "label": 0.5}', ("label=0.5", "0 to 1")),
+        ('{"prompt": "a", "choices": ["x", "y"]}', ("no key 'label'",)),
+        ('{"prompt": "a", "choices": ["x", "y"], "label": 0, "subset": {}}', ("subset", "must be text")),
+    ],
+)
+def test_other_values_of_own_questions_are_named(tmp_path: Path, line: str, names: tuple[str, ...]) -> None:
+    path = tmp_path / "own.jsonl"
+    path.write_text('{"choices": ["yes", "no"], "label": 1}\n' + line + "\n")
+    with refuses(DataError, "own.jsonl:2", *names):
+        list(read_choices(path, FORMATS["multiple_choice"], Notes()))
+
+
+def test_own_questions_are_read_as_rows_of_any_json(tmp_path: Path) -> None:
+    rows = [
+        {"choices": ["yes", "no"], "label": 1.0},
+        {"prompt": None, "choices": ["a", "b"], "label": "a", "subset": 7},
+    ]
+    (tmp_path / "Q.JSONL.GZ").write_bytes(gzip.compress(("\ufeff" + json.dumps(rows)).encode()))
+    questions = CompletionChoice(name="own", folder=str(tmp_path), format="multiple_choice")
+    found = questions.examples("test")
+    assert [(choice.id, choice.label, choice.subset) for choice in found] == [("Q:0", 1, "Q"), ("Q:1", 0, "7")]
+    assert "byte order marks dropped" in questions.notes["test"].counts
 
 
 @pytest.mark.parametrize("label", [2, -1, "third", None, True])
