@@ -122,8 +122,9 @@ def repeated_texts(train: Sequence[Example], examples: Sequence[Example], *, spl
     if not count:
         return None
     what = "all" if count == len(examples) else f"{count:,} of the"
+    verb = "is" if count == 1 and len(examples) > 1 else "are"
     return (
-        f"{what} {len(examples):,} examples of split {split} are also in the training split (the same texts), so the "
+        f"{what} {len(examples):,} examples of split {split} {verb} also in the training split (same texts), so the "
         f"score {'only' * (count == len(examples)) or 'also'} measures what the model has memorized"
     )
 
