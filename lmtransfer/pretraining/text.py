@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from rich import box
 from rich.table import Table
 
 from lmtransfer.config.component import build
+from lmtransfer.config.plain import literal
 from lmtransfer.config.sources import named_sources, with_absolute_paths
 from lmtransfer.data.corpora.mixture import MixtureCorpus
 from lmtransfer.data.documents import Corpus
@@ -213,7 +214,7 @@ def check_same_text(run: SavedRun, *, data_root: str | None) -> None:
         return  # the corpus uses only what is installed
     check_named(config["corpus"], "corpus", run.path, data_root=data_root)
     try:
-        own = OmegaConf.create({"corpus": config["corpus"], "data_root": data_root})
+        own = OmegaConf.create(literal({"corpus": config["corpus"], "data_root": data_root}))
         fingerprint = build_corpus(own, cache_dir=default_cache_dir()).fingerprint()
     except (LmtransferError, OSError, TypeError, ValueError):
         raise refusal(named[0].key, named[0].value, run.path) from None
