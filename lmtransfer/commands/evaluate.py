@@ -12,9 +12,10 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from lmtransfer.config.check import check
 from lmtransfer.config.component import resolve
+from lmtransfer.config.plain import literal
 from lmtransfer.config.short_forms import expand_parts
 from lmtransfer.config.sweep_names import in_sweep, sweep_name
-from lmtransfer.errors import ConfigError
+from lmtransfer.errors import ConfigError, LmtransferError
 from lmtransfer.inference.zero_shot import evaluate_zero_shot
 from lmtransfer.interop.open_run import is_pretrained, open_saved, run_folder, task_run_folders
 from lmtransfer.pretraining.evaluation import evaluate_pretrained
@@ -33,9 +34,9 @@ from lmtransfer.tasks.source import TaskSource
 from lmtransfer.training import process_group
 from lmtransfer.training.hardware import Hardware
 from lmtransfer.training.weights import check_not_nan, num_parameters
-from lmtransfer.transfer.experiment.data import encode_split
+from lmtransfer.transfer.experiment.data import encode_split, repeated_texts, task_notes
 from lmtransfer.transfer.experiment.messages import print_result
-from lmtransfer.transfer.experiment.part_run import open_task_learner, task_to_answer
+from lmtransfer.transfer.experiment.part_run import open_task_learner, task_of, task_to_answer
 from lmtransfer.transfer.experiment.results import compare, condition_of, layer_weights, summary
 from lmtransfer.transfer.scoring import evaluate
 
@@ -111,9 +112,13 @@ def _evaluate_trained(cfg: DictConfig) -> Path:
         scoring = _Scoring(task, cfg.split, task.examples(cfg.split), hardware)
         scored = [_score(member, scoring) for member in [*members, *controls]]
         results = [result for result, _ in scored[: len(members)]]
+        for line in [*task_notes(task), *_notes(members[0], scoring, results[0], own_task=own_task)]:
+            console.print(f"note: {line}", markup=False, soft_wrap=True)
         control_results = [result for result, _ in scored[len(members) :]]
         with open_dict(cfg):
-            cfg.run, cfg.task = str(parent), members[0].config["task"] if own_task else cfg.task
+            cfg.run = literal(str(parent))
+            if own_task:
+                cfg.task = literal(members[0].config["task"])
         name = sweep_name(cfg.name or _default_name(parent, task.name, cfg.split, own_task=own_task))
         directory = RunDirectory.create(cfg.output_root, "evaluate", name, resume=cfg.overwrite or in_sweep())
         directory.write_config(cast("dict[str, Any]", OmegaConf.to_container(cfg, resolve=True)))
@@ -183,6 +188,33 @@ def _score(saved: SavedRun, scoring: _Scoring) -> tuple[SeedResult, Predictions 
         is_control=False,
         examples=evaluation.answers,
     )
+
+
+def _notes(member: SavedRun, scoring: _Scoring, result: SeedResult, *, own_task: bool) -> list[str]:
+    """Return what makes the score incomparable: texts that the run was trained on, and a split that has changed."""
+    notes: list[str | None] = []
+    if own_task and member.directory.is_finished:
+        trained = member.directory.read_result()
+        fingerprints = {trained.task_fingerprint, result.task_fingerprint}
+        if trained.split == scoring.split and None not in fingerprints and len(fingerprints) > 1:
+            notes.append(
+                f"split {scoring.split} of {scoring.task.name} has changed since the run was scored on it after "
+                "training, so the two scores are not of the same examples"
+            )
+    if scoring.split != "train" or not own_task:
+        notes.append(repeated_texts(_training_examples(member), scoring.examples, split=scoring.split))
+    return [note for note in notes if note]
+
+
+def _training_examples(member: SavedRun) -> Sequence[Example]:
+    """Return the run's training split; empty if its files are not on this machine, or may not be read."""
+    if not member.trusted:
+        return ()
+    try:
+        task = task_of(member)
+        return task.examples("train") if Path(task.origin("train")).exists() else ()
+    except LmtransferError:  # the file is missing or has changed
+        return ()
 
 
 def _joint(

@@ -13,7 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 from lmtransfer.config.config_files import primary_config
 from lmtransfer.config.overrides import override_keys
 from lmtransfer.config.paths import PATH_SETTINGS
-from lmtransfer.config.plain import to_plain
+from lmtransfer.config.plain import literal, to_plain
 from lmtransfer.config.settings import TrainSettings
 from lmtransfer.errors import ConfigError
 from lmtransfer.system.addresses import REMEDY, keys_with_credentials
@@ -48,7 +48,7 @@ def resolve_paths(cfg: DictConfig) -> None:
             path = _resolve(value, key, problems)
         if path != value:
             with open_dict(cfg):
-                node[name] = path
+                node[name] = literal(path)
     if problems:
         raise ConfigError(problems)
 

@@ -21,6 +21,7 @@ from omegaconf import OmegaConf
 
 from lmtransfer.config import paths
 from lmtransfer.config.nearest import hint, nearest_name, translate_word
+from lmtransfer.config.plain import literal
 from lmtransfer.errors import ConfigError
 from lmtransfer.system.addresses import REMEDY, has_credentials, is_free_text
 
@@ -140,7 +141,7 @@ def quote_value(override: str, *, is_sweep: bool = False) -> str:
 
 def quote(value: str) -> str:
     """Quote text as a single value for Hydra, which then interprets nothing in the text, not even ``${...}``."""
-    return QuotedString(text=value.replace("${", "\\${"), quote=Quote.single).with_quotes()
+    return QuotedString(text=literal(value), quote=Quote.single).with_quotes()
 
 
 def quote_numbers(override: str) -> str:

@@ -2,12 +2,31 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from lmtransfer.system.validation import join
+
+_INTERPOLATION = re.compile(r"(\\*)\$\{")
+
+
+def literal(value: Any) -> Any:
+    """Escape ``${`` in every text of plain data, so that a config holds the text itself, not an interpolation.
+
+    Everything that comes from data or from a saved run (labels, file names, another run's config) must be escaped
+    before it enters a config: ``${oc.env:TOKEN}`` in a file would otherwise read a value of this machine. Reading the
+    config, also with ``resolve_config``, returns the text unchanged.
+    """
+    if isinstance(value, str):
+        return _INTERPOLATION.sub(r"\1\1\\${", value)
+    if isinstance(value, dict):
+        return {name: literal(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [literal(item) for item in value]
+    return value
 
 
 class _Broken:

@@ -11,6 +11,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 from lmtransfer.config import config_files, paths
 from lmtransfer.config.config_files import config_folders, group_config
 from lmtransfer.config.nearest import hint
+from lmtransfer.config.plain import literal
 from lmtransfer.errors import ConfigError
 from lmtransfer.system.machine import is_address
 
@@ -59,7 +60,7 @@ def _find_corpus(name: str, part: Any, folders: list[Path], problems: list[str])
     if is_address(str(part)) or Path(str(part)).expanduser().exists():
         text = paths.find("corpus/text.yaml", folders)
         assert text is not None
-        return OmegaConf.merge(config_files.load(text), {"name": name, "path": str(part)})
+        return OmegaConf.merge(config_files.load(text), literal({"name": name, "path": str(part)}))
     known = hint(str(part), paths.group_options("corpus", folders), what="corpora")
     problems.append(f"corpus.parts.{name}={part}: this is not a corpus, a file or a folder; {known}")
     return None
@@ -105,7 +106,7 @@ def _evaluation_texts(name: str, entry: Any, folders: list[Path], problems: list
         return task
     path = Path(str(entry)).expanduser().absolute()
     if path.exists():
-        return {"_target_": _CORPUS_OF_FILES, "name": name, "path": str(path), "boundary": "line"}
+        return literal({"_target_": _CORPUS_OF_FILES, "name": name, "path": str(path), "boundary": "line"})
     names = hint(str(entry), paths.group_options("task", folders), what="tasks")
     problems.append(f"screening.overlap_with: {entry} is not a task, a file or a folder; {names}")
     return None

@@ -17,6 +17,8 @@ def _usable_name(value: str) -> str:
         raise ValueError(
             f"{value[:20]}... is a name of {longest} bytes, but at most {_LONGEST_NAME} are allowed between slashes"
         )
+    if any(0xD800 <= ord(character) < 0xE000 for character in value):
+        raise ValueError(f"{value[:60]!r} contains bytes that are not UTF-8 text, which is not allowed in a name")
     if any(ord(character) < 32 for character in value):
         raise ValueError(f"{value[:60]!r} contains a control character, which is not allowed in a name")
     if any(part.strip() in ("", ".", "..") for part in value.split("/")):

@@ -6,7 +6,7 @@ import gzip
 import io
 import lzma
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -19,7 +19,7 @@ from lmtransfer.data.remote_files import RemoteFile, SourceFile, reaching
 from lmtransfer.errors import DataError
 from lmtransfer.system.machine import naming
 from lmtransfer.system.optional import import_optional
-from lmtransfer.system.safe_files import irregularity, is_file_name, read_json
+from lmtransfer.system.safe_files import LFS_ADVICE, LFS_POINTER, irregularity, is_file_name, read_json
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -35,8 +35,11 @@ _ZSTD_PIECE = 1 << 12
 LONGEST_LINE_BYTES = 1 << 28
 _BOM = b"\xef\xbb\xbf"
 _CONVERT = "convert the file to UTF-8 (iconv -f {} -t UTF-8 old > new)"
+#: First bytes of compressed files, by suffix.
+_MAGIC = {".gz": b"\x1f\x8b", ".xz": b"\xfd7zXZ", ".zst": b"\x28\xb5\x2f\xfd"}
 #: First bytes of formats that are not UTF-8 text.
 _NO_TEXT = {
+    LFS_POINTER: LFS_ADVICE,
     b"\xff\xfe\x00\x00": f"UTF-32: {_CONVERT.format('UTF-32')}",
     b"\xff\xfe": f"UTF-16: {_CONVERT.format('UTF-16')}",
     b"\xfe\xff": f"UTF-16: {_CONVERT.format('UTF-16')}",
@@ -44,9 +47,9 @@ _NO_TEXT = {
     b"\xd0\xcf\x11\xe0": "an Office document: save it as plain text",
     b"{\\rtf": "an RTF document: save it as plain text",
     b"%PDF-": "a PDF: extract its text",
-    b"\x1f\x8b": "gzip data: give it the suffix .gz",
-    b"\xfd7zXZ": "xz data: give it the suffix .xz",
-    b"\x28\xb5\x2f\xfd": "zstd data: give it the suffix .zst",
+    _MAGIC[".gz"]: "gzip data: give it the suffix .gz",
+    _MAGIC[".xz"]: "xz data: give it the suffix .xz",
+    _MAGIC[".zst"]: "zstd data: give it the suffix .zst",
     b"BZh9": "bzip2 data: unpack it",
     b"PAR1": "a parquet file: give it the suffix .parquet, or set its format to parquet",
     b"ARROW1": "an arrow file: give it the suffix .arrow, or set its format to parquet",
@@ -175,10 +178,24 @@ def find_file(path: str | Path) -> Path | None:
     return next((candidate for candidate in candidates if candidate.is_file()), None)
 
 
+def compression(path: SourceFile) -> str | None:
+    """Return the compression suffix of a file's name in lower case; None if it has none."""
+    suffix = path.suffix.lower()
+    return suffix if suffix in COMPRESSIONS else None
+
+
 def find_data(path: str | Path) -> Path | None:
     """Return the file at ``path``, its compressed form, or the folder that ``save_to_disk`` wrote; None if missing."""
     folder = Path(path)
     return find_file(folder) or (folder if folder.is_dir() and saved_files(folder) else None)
+
+
+def explain_irregular(paths: Iterable[Path]) -> str | None:
+    """Return the problem with the first path that is a pipe or a device, which can be read only once; else None."""
+    for path in paths:
+        if path.exists() and not path.is_file() and not path.is_dir():
+            return f"{path}: {irregularity(path)}: save its content to a file"
+    return None
 
 
 def describe_splits(folder: Path) -> str:
@@ -210,7 +227,7 @@ def saved_files(folder: Path) -> list[Path]:
 
 def plain_name(path: SourceFile) -> str:
     """Return the file's name without a compression suffix."""
-    return path.stem if path.suffix in COMPRESSIONS else path.name
+    return path.name if compression(path) is None else path.stem
 
 
 @contextmanager
@@ -225,14 +242,16 @@ def open_binary(path: SourceFile, meter: Meter | None = None) -> Iterator[Binary
     except OSError as error:
         raise DataError(f"{path}: the file cannot be opened ({error.strerror})") from None
     with raw:
+        suffix = compression(path)
+        _check_compressed(path, suffix, raw.peek(16))
         try:
-            if path.suffix == ".gz":
+            if suffix == ".gz":
                 with gzip.GzipFile(fileobj=raw) as unzipped:
                     yield _limit_expansion(cast(BinaryIO, unzipped), packed, path)
-            elif path.suffix == ".xz":
+            elif suffix == ".xz":
                 with lzma.LZMAFile(raw) as unpacked:
                     yield _limit_expansion(cast(BinaryIO, unpacked), packed, path)
-            elif path.suffix == ".zst":
+            elif suffix == ".zst":
                 yield _limit_expansion(_ZstdFile(raw, path), packed, path)
             else:
                 yield raw
@@ -240,6 +259,17 @@ def open_binary(path: SourceFile, meter: Meter | None = None) -> Iterator[Binary
             raise DataError(
                 f"{path}: the file is damaged or incomplete ({error}); download or compress the file again"
             ) from None
+
+
+def _check_compressed(path: SourceFile, suffix: str | None, start: bytes) -> None:
+    """Raise an error if the name of a file says that it is compressed, but the first bytes do not."""
+    if suffix is None or not start or start.startswith(_MAGIC[suffix]):
+        return
+    kind = next((what for mark, what in _NO_TEXT.items() if start.startswith(mark)), "not compressed")
+    raise DataError(
+        f"{path}: the name ends in {path.suffix}, but the file is {kind.partition(':')[0]}; rename it"
+        + f" to {plain_name(path)}" * (kind == "not compressed")
+    )
 
 
 def _limit_expansion(unpacked: io.RawIOBase | BinaryIO, packed: _CountingFile, path: SourceFile) -> BinaryIO:
@@ -307,7 +337,8 @@ def read_lines(
 ) -> Iterator[tuple[int, str]]:
     """Yield the lines of a text file with their numbers, from 1, without line ends.
 
-    A line ends at a line feed only, never at the other characters where ``str.splitlines`` splits. A byte order mark at
+    A line ends at a line feed only, never at the other characters where ``str.splitlines`` splits; in a file without
+    line feeds, it ends at a carriage return (the line ends of old Macs, which Excel still offers). A byte order mark at
     the start of the file is dropped and counted.
     """
     with open_binary(path, meter) as stream:
@@ -320,7 +351,7 @@ def decode_lines(
     lines: Iterator[bytes], name: str, encoding_errors: EncodingErrors, notes: Notes
 ) -> Iterator[tuple[int, str]]:
     """Decode and number lines from 1, without line ends or a byte order mark; see ``read_lines``."""
-    for number, raw in enumerate(lines, start=1):
+    for number, raw in enumerate(_split_old_line_ends(lines, name, notes), start=1):
         if number == 1 and raw.startswith(_BOM):
             notes.add("byte order marks dropped", f"{name}:1")
             raw = raw[len(_BOM) :]
@@ -330,3 +361,18 @@ def decode_lines(
         except UnicodeDecodeError:
             text = decode(raw, f"{name}:{number}", encoding_errors, notes)
         yield number, text
+
+
+def _split_old_line_ends(lines: Iterator[bytes], name: str, notes: Notes) -> Iterator[bytes]:
+    """Yield the lines; if the whole file is one line with carriage returns, split it there."""
+    first = next(lines, None)
+    if first is None:
+        return
+    following = next(lines, None) if b"\r" in first.rstrip(b"\r\n") else None
+    if b"\r" not in first.rstrip(b"\r\n") or first.endswith(b"\n") or following is not None:
+        yield first
+        yield from () if following is None else (following,)
+        yield from lines
+        return
+    notes.add("files whose lines end in carriage returns, as on old Macs", f"{name}:1")
+    yield from first.rstrip(b"\r").split(b"\r")

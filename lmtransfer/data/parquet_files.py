@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 from lmtransfer.data.declared_sizes import TooLarge, check_arrow, most_unpacked, read_parquet, unpacked_bytes
 from lmtransfer.data.documents import Notes
 from lmtransfer.data.files import (
-    COMPRESSIONS,
     EncodingErrors,
     Meter,
+    compression,
     decode,
     open_binary,
     plain_name,
@@ -103,8 +103,8 @@ def _open(
     with open_binary(path, meter) as stream, tempfile.TemporaryFile() as spool:
         start, source = cast(io.BufferedReader, stream).peek(8), stream
         is_file, is_parquet = start.startswith(b"ARROW1"), start.startswith(b"PAR1")
-        is_stream = plain_name(path).endswith(".arrow") and not is_file and not is_parquet
-        if path.suffix in COMPRESSIONS:  # needs random access: decompress to disk rather than memory
+        is_stream = plain_name(path).lower().endswith(".arrow") and not is_file and not is_parquet
+        if compression(path) is not None:  # needs random access: decompress to disk rather than memory
             with naming(tempfile.gettempdir()):
                 shutil.copyfileobj(stream, spool, 1 << 20)
             source = cast(BinaryIO, spool)

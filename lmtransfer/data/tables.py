@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
 from lmtransfer.config.types import TableFormat, TextFormat
-from lmtransfer.data.documents import Notes
+from lmtransfer.data.documents import Notes, clean
 from lmtransfer.data.files import EncodingErrors, Meter, plain_name, read_lines
 from lmtransfer.data.parquet_files import open_columns
 from lmtransfer.data.remote_files import SourceFile
@@ -50,9 +50,13 @@ _SAMPLE_CHARACTERS = 1 << 22
 #: Number of rows that are searched for the column with the longest texts.
 _SAMPLE_ROWS = 50
 _SEPARATORS: Final = {"\t": "tabs", ",": "commas", ";": "semicolons", "|": "bars"}
+#: The first line by which Excel names the separator.
+_SEPARATOR_LINE = re.compile(r'"?sep=([^\w\s"]|\t)"?[,;|\t]*', re.IGNORECASE)
 _QUOTED_FIELD = re.compile(r'"(?:[^"]|"")*"(?=\t|\r?\n|\Z)')
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]')
 _SPACE = re.compile(r"[ \t\r\n]*")
+#: Texts for a missing number, in lower case.
+_NO_NUMBER = frozenset({"", "na", "n/a", "#n/a", "nan", "null", "none"})
 #: How pandas writes one object per line.
 AS_LINES = "df.to_json(path, orient='records', lines=True)"
 #: What may come next in an array besides an item, by what came last.
@@ -65,7 +69,7 @@ class ColumnSpec:
 
     Attributes:
         names: possible names of the column, of which the first one in the file is used.
-        setting: the configuration key that names the column, for messages.
+        setting: the configuration key that names the column, for messages; "" if the name is fixed.
         may_be_list: whether JSON and parquet may hold a list or an object, which is returned as JSON.
         per_label: whether a file may have all ``names``, one column per label; the value is then a JSON object with all
             of them.
@@ -86,6 +90,8 @@ class ColumnSpec:
     def missing_message(self, names: Sequence[str], rows: Iterable[Mapping[str, Any]] = ()) -> str:
         """Return the error message for a table without this column, given its column names and first rows."""
         present = ", ".join(name[:40] for name in list(names)[:20])
+        if not self.setting:
+            return f"no column named {self}; the columns are {present}. {self.advice}"
         likely = longest_texts(rows) if self.is_text and len(names) > 1 else None
         hint = "" if likely is None else f" ({likely[:40]} has the longest texts)"
         return (
@@ -313,13 +319,19 @@ def open_table(
     if first is None:
         return OpenTable(() if layout.columns is None else tuple(layout.columns), iter(()))
     usual = "," if file_format == "csv" else "\t"
-    delimiter = layout.delimiter or _delimiter(first[1], usual, columns, layout)
-    if delimiter != usual and layout.delimiter is None:
+    separator = None if layout.columns is not None else _SEPARATOR_LINE.fullmatch(first[1])
+    if separator is not None:
+        notes.add(f"first line that only names the separator ({first[1][:10]!r}), left out", f"{origin}:{first[0]}")
+        first = next(lines, None)
+        if first is None:
+            return OpenTable((), iter(()))
+    delimiter = layout.delimiter or (separator[1] if separator else _delimiter(first[1], usual, columns, layout))
+    if delimiter != usual and layout.delimiter is None and separator is None:
         kind = f"file whose columns are separated by {_SEPARATORS[delimiter]}, not by {_SEPARATORS[usual]}"
         notes.add(kind, f"{origin}:{first[0]}")
     every = chain([first], lines)
     if quoted := file_format in ("csv", "quoted_tsv") or delimiter != "\t":
-        records = _quoted_records(every, origin, delimiter)
+        records = _quoted_records(every, origin, delimiter, first_line=first[0])
     else:
         records = ((number, line.split("\t")) for number, line in every)
     return _delimited_table(records, origin, columns, layout, bad_rows, quoted=quoted)
@@ -333,7 +345,7 @@ def read_rows(
 
 
 def rows_of(records: Iterator[TableRecord], columns: Sequence[ColumnSpec], bad_rows: BadRows) -> Iterator[TableRow]:
-    """Yield the requested columns of each record as texts; ``bad_rows`` handles rows that lack one."""
+    """Yield the requested columns of each record as clean texts; ``bad_rows`` handles rows that lack one."""
     for record in records:
         try:
             values = tuple(_text_of(column, record) for column in columns)
@@ -343,7 +355,21 @@ def rows_of(records: Iterator[TableRecord], columns: Sequence[ColumnSpec], bad_r
             bad_rows.report("invalid rows", record.where, str(problem))
             continue
         is_label_name = tuple(any(name in record.names_of for name in column.names) for column in columns)
-        yield TableRow(record.number, record.where, values, is_label_name)
+        texts = tuple(None if value is None else clean(value, record.where, bad_rows.notes) for value in values)
+        yield TableRow(record.number, record.where, texts, is_label_name)
+
+
+def parse_number(text: str | None) -> float:
+    """Return the number that a cell holds, NaN if it is missing; raises ValueError for other texts."""
+    if text is None or text.strip().lower() in _NO_NUMBER:
+        return math.nan
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.inf
+    if math.isinf(number):
+        raise ValueError(f"{text[:40]!r} is not a finite number")
+    return number
 
 
 def _delimiter(line: str, usual: str, columns: Sequence[ColumnSpec], layout: TableLayout) -> str:
@@ -418,10 +444,8 @@ def check_columns(
         if name is None and column.required:
             raise DataError(f"{where}: {column.missing_message(names, rows)}")
         if name is not None and list(names).count(name) > 1:
-            raise DataError(
-                f"{where}: {name!r} is the name of several columns; rename them, or set {column.setting} to another "
-                "column"
-            )
+            instead = f", or set {column.setting} to another column" if column.setting else ""
+            raise DataError(f"{where}: {name!r} is the name of several columns; rename them{instead}")
         present = [name for name in column.names if name in names]
         if column.per_label and 1 < len(present) < len(column.names):
             absent = ", ".join(name for name in column.names if name not in names)
@@ -431,15 +455,22 @@ def check_columns(
             )
 
 
-def _quoted_records(lines: Iterator[tuple[int, str]], origin: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
+def _quoted_records(
+    lines: Iterator[tuple[int, str]], origin: str, delimiter: str, *, first_line: int
+) -> Iterator[tuple[int, list[str]]]:
     csv.field_size_limit(MAX_FIELD_CHARACTERS)
     reader = csv.reader((line + "\n" for _, line in lines), delimiter=delimiter, strict=True)
-    start = 1
+    start = first_line
     try:
         for fields in reader:
             yield start, fields
-            start = reader.line_num + 1
+            start = reader.line_num + first_line
     except csv.Error as error:
+        if "new-line character" in str(error):
+            raise DataError(
+                f"{origin}:{start}: a field outside quotation marks contains a carriage return; write the file again "
+                "with a line feed at the end of each line"
+            ) from None
         kind = "comma-separated" if delimiter == "," else "quoted"
         raise DataError(
             f"{origin}:{start}: not {kind} values ({error}); correct the quotation marks"

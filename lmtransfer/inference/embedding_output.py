@@ -128,8 +128,11 @@ def _open_text_table(
     names = tuple(first.values) if table.names is None and first is not None else table.names or ()
     if not names:
         raise DataError(f"{name}: the input is empty; it must begin with a line of column names or a JSON object")
-    if len(set(names)) < len(names):
-        raise DataError(f"{name}: several columns have the same name ({', '.join(names)}); rename them")
+    others = [column for column in names if not column or names.count(column) > 1]
+    if others:
+        kind = f"columns without a name of their own ({', '.join(map(repr, dict.fromkeys(others)))}), left out"
+        notes.add(kind, name, len(others))
+    names = tuple(column for column in names if column not in others)
     if first is not None:
         first.text(text_columns)
     column = next(column for column in text_columns.names if column in names)

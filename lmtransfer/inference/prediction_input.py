@@ -237,9 +237,13 @@ def _open_stream(
     path: Path | None, name: str, encoding_errors: EncodingErrors, notes: Notes, before_waiting: Callable[[], None]
 ) -> Iterator[tuple[int, str]]:
     opened: AbstractContextManager[BufferedReader]
-    if path is None and sys.stdin is None:
-        raise DataError("input=-: standard input is closed; set a file, or pipe the input to the command")
-    opened = nullcontext(cast(BufferedReader, sys.stdin.buffer)) if path is None else path.open("rb")
+    standard_input = getattr(sys.stdin, "buffer", None)  # closed, or replaced by an object of text, as in notebooks
+    if path is None and standard_input is None:
+        raise DataError(
+            "input=-: standard input is closed or is not a stream of bytes; set a file, or pipe the input to the "
+            "command (in Python, load(run).predict(texts) takes a list of texts)"
+        )
+    opened = nullcontext(cast(BufferedReader, standard_input)) if path is None else path.open("rb")
     with opened as stream:
         yield from stream_lines(stream, name, encoding_errors, notes, before_waiting)
 

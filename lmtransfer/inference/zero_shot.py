@@ -46,6 +46,7 @@ from lmtransfer.transfer.embedder import (
     scale_vectors,
     with_random_encoder,
 )
+from lmtransfer.transfer.experiment.data import task_notes
 from lmtransfer.transfer.standardizer import Standardizer
 
 
@@ -196,6 +197,9 @@ def _evaluate(
     else:
         scores = score_similarity(task, cfg.split, saved, hardware)
     findings = scores.findings
+    console = Console(highlight=False, quiet=not process_group.is_main())
+    for line in task_notes(task):
+        console.print(f"note: {line}", markup=False, soft_wrap=True)
     config = cast("dict[str, Any]", OmegaConf.to_container(cfg, resolve=True)) | {"run": str(saved.reference)}
     name = sweep_name(name or f"{_run_name(Path(saved.reference))}-{task.name}-{cfg.split}")
     directory = RunDirectory.create(cfg.output_root, "evaluate", name, resume=resume)
@@ -229,7 +233,7 @@ def _evaluate(
         _write_answers(directory, task, scores, seed, cfg.split)
     directory.write_result(result)
     if process_group.is_main():
-        _print(result, scores, saved, directory, Console(highlight=False))
+        _print(result, scores, saved, directory, console)
     return directory.path
 
 

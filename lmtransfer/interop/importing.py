@@ -48,7 +48,6 @@ from lmtransfer.system.durable import staged_folder
 from lmtransfer.system.machine import default_cache_dir
 from lmtransfer.system.printable import short_path
 from lmtransfer.system.safe_files import read_json
-from lmtransfer.system.validation import interpolations
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.tokenizers.extended import ExtendedTokenizer
 from lmtransfer.training.checkpoints import TrainState
@@ -156,11 +155,6 @@ class ImportedModel:
 def read_imported_model(folder: PublishedFolder, *, words: Path | None = None) -> ImportedModel:
     """Read a published model, and check the shape of every tensor."""
     published = read_published(folder.path)
-    for key, value in interpolations({"model": published.model, "losses": published.losses}):
-        raise CheckpointError(
-            f"{folder.path}: {key} is {value[:60]!r}: interpolations are not allowed in published files, because they "
-            "could read values from this machine"
-        )
     notes = list(published.notes)
     tokenizer: Tokenizer = read_tokenizer(folder.path, vocab_size=published.vocab_size, notes=notes)
     base = tokenizer
@@ -168,7 +162,7 @@ def read_imported_model(folder: PublishedFolder, *, words: Path | None = None) -
         tokenizer, word_notes = add_words(tokenizer, words)
         notes += word_notes
     with shapes_only():
-        max_length = build(OmegaConf.create(published.model), vocab_size=tokenizer.vocab_size).max_length
+        max_length = build(published.model, vocab_size=tokenizer.vocab_size).max_length
     vectors, vector_notes = read_vectors(
         folder.path, tokenizer, max_length=max_length, model_type=str(published.config.get("model_type"))
     )
@@ -197,11 +191,10 @@ def read_imported_model(folder: PublishedFolder, *, words: Path | None = None) -
 
 def _module(model: dict[str, Any], objective: dict[str, Any] | None, tokenizer: Tokenizer, size: int) -> nn.Module:
     """Build an encoder for ``size`` tokens, with its objectives if any, under the tensor names that checkpoints use."""
-    encoder: Encoder = build(OmegaConf.create(model), vocab_size=size)
+    encoder: Encoder = build(model, vocab_size=size)
     if objective is None:
         return nn.ModuleDict({"encoder": encoder})
-    nodes = OmegaConf.create(objective["losses"])
-    return PretrainingLearner(encoder, [build(node, tokenizer=tokenizer) for node in nodes.values()])
+    return PretrainingLearner(encoder, [build(node, tokenizer=tokenizer) for node in objective["losses"].values()])
 
 
 def write_imported_model(imported: ImportedModel, run: RunDirectory, *, name: str, words: Path | None = None) -> None:

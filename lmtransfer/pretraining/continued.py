@@ -12,6 +12,7 @@ from torch import Tensor
 
 from lmtransfer.config.overrides import command_line_overrides, parse
 from lmtransfer.config.phases import phases_of
+from lmtransfer.config.plain import literal
 from lmtransfer.errors import ConfigError
 from lmtransfer.objectives.base import Objective
 from lmtransfer.objectives.learner import PretrainingLearner
@@ -49,8 +50,8 @@ def continue_from(saved: SavedRun, cfg: DictConfig) -> None:
     if problems:
         raise ConfigError(problems)
     with open_dict(cfg):
-        cfg.init = saved.reference
-        cfg.model = OmegaConf.create(model)
+        cfg.init = literal(saved.reference)
+        cfg.model = literal(model)
         for phase in phases_of(cfg):
             _take_arguments(
                 saved, OmegaConf.select(cfg, phase.objective).losses, key=phase.objective, typed_keys=typed_keys
@@ -70,7 +71,7 @@ def _take_arguments(saved: SavedRun, losses: DictConfig, *, key: str, typed_keys
                 arguments.pop("tie_output", None)  # not the default, so a phase or a recipe has set false
             if losses[loss].get("generator_start") == "encoder":  # not the default either
                 arguments = {name: value for name, value in arguments.items() if name not in _GENERATOR_KEYS}
-            losses[loss] = {**losses[loss], **arguments}
+            losses[loss] = literal({**losses[loss], **arguments})
 
 
 def recipe_remark() -> str | None:

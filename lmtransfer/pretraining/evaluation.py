@@ -14,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from rich import box
 from rich.table import Table
 
-from lmtransfer.config.plain import resolve_config
+from lmtransfer.config.plain import literal, resolve_config, to_plain
 from lmtransfer.config.settings import TrainSettings
 from lmtransfer.config.sources import with_absolute_paths
 from lmtransfer.config.sweep_names import in_sweep, sweep_name
@@ -73,7 +73,7 @@ def read_lengths(cfg: DictConfig) -> list[int] | None:
         if idle:
             raise ConfigError(f"{idle[0]} needs memory_lengths: set memory_lengths=[0,64,640], for example")
         return None
-    setting = OmegaConf.to_container(OmegaConf.create({"values": cfg.memory_lengths}))["values"]  # type: ignore[index,call-overload]
+    setting, _ = to_plain(cfg.memory_lengths, "memory_lengths")
     values = setting if isinstance(setting, list) else [setting]
     if not values or not all(_is_count(value, least=0) for value in values):
         raise ConfigError(
@@ -174,10 +174,11 @@ def evaluate_pretrained(cfg: DictConfig) -> Path:
         measurement = _measurement(cfg, saved, hardware)
         start_time = time.monotonic()
         if lengths is None:
+            train = OmegaConf.create(literal({"train": saved.config.get("train") or _TRAIN})).train
             data = PretrainingData(
                 measurement.text,
                 measurement.parts,
-                train=TrainSettings.from_config(OmegaConf.create({"train": saved.config.get("train") or _TRAIN}).train),
+                train=TrainSettings.from_config(train),
                 hardware=hardware,
                 seed=0,
             )
@@ -199,7 +200,7 @@ def evaluate_pretrained(cfg: DictConfig) -> Path:
             more = {"curve": {"key": "memory_length", "values": lengths, "losses": losses}}
         check_not_nan(np.array([list(metrics.values())]), what=f"the losses of {short_path(saved.path)}")
         with open_dict(cfg):
-            cfg.run = saved.reference
+            cfg.run = literal(saved.reference)
         name = sweep_name(cfg.name or _default_name(cfg, saved, lengths))
         directory = RunDirectory.create(cfg.output_root, "evaluate", name, resume=cfg.overwrite or in_sweep())
         plain = resolve_config(cfg)
@@ -236,10 +237,10 @@ def _default_name(cfg: DictConfig, saved: SavedRun, lengths: list[int] | None) -
 
 def _measurement(cfg: DictConfig, saved: SavedRun, hardware: Hardware) -> Measurement:
     """Load the run's model; and tokenize ``cfg.corpus``, or else the run's own corpus, with the run's tokenizer."""
-    config: Any = OmegaConf.create(saved.config)
-    config.init = saved.reference
-    config.data_root = cfg.data_root or saved.data_root
-    config.cache_dir = saved.cache_dir
+    config: Any = OmegaConf.create(literal(saved.config))
+    config.init = literal(saved.reference)
+    config.data_root = literal(cfg.data_root or saved.data_root)
+    config.cache_dir = literal(saved.cache_dir)
     config.tokenizer = None  # use the run's saved tokenizer
     if cfg.get("corpus") is not None:
         config.corpus, config.screening = cfg.corpus, None

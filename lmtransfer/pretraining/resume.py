@@ -8,6 +8,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
+from lmtransfer.config.plain import literal
 from lmtransfer.data.corpora.mixture import MixtureCorpus
 from lmtransfer.data.documents import Corpus
 from lmtransfer.data.token_frequencies import token_shares
@@ -80,7 +81,7 @@ def check_text(run: RunDirectory, text: Text) -> None:
 def keep_commits(corpus: Any, saved: Mapping[str, Any]) -> None:
     """Replace each ``revision=null`` in the corpus of a resumed run by the commit with which the run started."""
     if "revision" in corpus and corpus.revision is None:
-        corpus.revision = saved.get("revision")
+        corpus.revision = literal(saved.get("revision"))
     for name, part in (corpus.get("parts") or {}).items():
         keep_commits(part, (saved.get("parts") or {}).get(name) or {})
 

@@ -13,6 +13,7 @@ from rich import box
 from rich.table import Table
 
 from lmtransfer.config.component import build
+from lmtransfer.config.plain import literal
 from lmtransfer.config.sources import named_sources, with_absolute_paths
 from lmtransfer.data.corpora.mixture import MixtureCorpus
 from lmtransfer.data.documents import Corpus
@@ -172,7 +173,7 @@ def read_text(cfg: DictConfig, *, num_workers: int | None = None) -> Text:
         tokenizer = open_saved(cfg.init, key="init").tokenizer
     else:
         trainer = {key: value for key, value in cfg.tokenizer.items() if key != "add"}
-        tokenizer = tokenizer_for(corpus, build(OmegaConf.create(trainer)), cache_dir=cache_dir)
+        tokenizer = tokenizer_for(corpus, build(trainer), cache_dir=cache_dir)
     notes: list[str] = []
     if words is not None:
         tokenizer, notes = add_words(tokenizer, Path(str(words)).expanduser().absolute())
@@ -219,7 +220,7 @@ def check_same_text(run: SavedRun, *, data_root: str | None) -> None:
         return  # the corpus uses only what is installed
     check_named(config["corpus"], "corpus", run.path, data_root=data_root)
     try:
-        own = OmegaConf.create({"corpus": config["corpus"], "data_root": data_root})
+        own = OmegaConf.create(literal({"corpus": config["corpus"], "data_root": data_root}))
         fingerprint = build_corpus(own, cache_dir=default_cache_dir()).fingerprint()
     except (LmtransferError, OSError, TypeError, ValueError):
         raise refusal(named[0].key, named[0].value, run.path) from None

@@ -12,6 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
 
 from lmtransfer.config.component import build, component_problems, is_component
+from lmtransfer.config.plain import literal
 from lmtransfer.config.revisions import with_revision
 from lmtransfer.errors import CheckpointError, ConfigError, RunDirectoryError, list_problems
 from lmtransfer.models.base import Encoder, shapes_only
@@ -90,7 +91,7 @@ class SavedRun:
         if problems:
             lines = [f"{where}: {problem}" for where, problem in problems.items()]
             raise RunDirectoryError(f"{source}: {lines[0]}" if len(lines) == 1 else list_problems(f"{source}:", lines))
-        return OmegaConf.create(dict(node))
+        return OmegaConf.create(literal(dict(node)))
 
     def with_weights(
         self, make: Callable[[], M], tensors: Mapping[str, Tensor], *, checkpoint: Path, keys: str = "model"

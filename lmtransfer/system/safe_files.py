@@ -43,7 +43,11 @@ YAML_BYTES = 1 << 22
 #: Maximum nesting depth of mappings and lists.
 DEEPEST = 100
 
-_LFS = b"version https://git-lfs.github.com/spec/"
+#: The first bytes of a Git LFS pointer, and its maximum size in bytes by the specification.
+LFS_POINTER = b"version https://git-lfs.github.com/spec/"
+_LFS_BYTES = 1024
+LFS_ADVICE = "a Git LFS pointer, which stands for the data: fetch the data with git lfs pull"
+
 _REPLACE = "replace it with the file itself"
 _KINDS = (
     (stat.S_ISDIR, "a folder"),
@@ -58,14 +62,17 @@ _BASE_60 = re.compile(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?")
 
 
 def irregularity(path: Path) -> str | None:
-    """Return the problem with a file that is not regular (reading it might never end); None if it is regular.
+    """Return the problem with a file that is not regular (reading it might never end), or that Git LFS has left out.
+
+    None if there is no problem.
 
     Raises:
         Refused: someone else's run may not cause this file to be read.
     """
     door.check(path)
     try:
-        return _not_regular(path.stat().st_mode)
+        problem = _not_regular(path.stat().st_mode)
+        return f"this is {LFS_ADVICE}" if problem is None and is_lfs_pointer(path) else problem
     except (OSError, ValueError) as fault:
         return f"cannot read the file ({_reason(fault)})"
 
@@ -134,8 +141,10 @@ def _reason(fault: OSError | ValueError) -> str:
 
 def is_lfs_pointer(path: Path) -> bool:
     """Whether a file is a pointer of Git LFS, which stands for a large file until it is fetched."""
-    with suppress(OSError), path.open("rb") as file:
-        return file.read(len(_LFS)) == _LFS
+    with suppress(OSError):
+        if len(LFS_POINTER) < path.stat().st_size < _LFS_BYTES:
+            with path.open("rb") as file:
+                return file.read(len(LFS_POINTER)) == LFS_POINTER
     return False
 
 

@@ -308,8 +308,3 @@ def leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
 def texts(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
     """Yield the dotted key and value of every string in plain data; see ``leaves``."""
     return ((where, leaf) for where, leaf in leaves(value, key) if isinstance(leaf, str))
-
-
-def interpolations(value: Any) -> Iterator[tuple[str, str]]:
-    """Yield the key and value of every string in which OmegaConf would resolve an interpolation."""
-    return ((key, text) for key, text in texts(value) if "${" in text)

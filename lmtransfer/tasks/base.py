@@ -123,6 +123,10 @@ class Task(ABC):
             ConfigError: the task has no head to train.
         """
 
+    def origin(self, split: str) -> str:
+        """Return the file or hub split from which a split is read; the task's name if it has neither."""
+        return self.name
+
     @abstractmethod
     def examples(self, split: str) -> Sequence[Any]:
         """Read all examples of a split, in the order of the source.

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 
 from lmtransfer.data.documents import Notes
 from lmtransfer.errors import ConfigError, DataError
@@ -64,6 +66,57 @@ def check_labels(labels: Mapping[str, int], *, origin: str, items: str, column: 
             f"{origin}: {len(labels)} different labels in {total} {items}; does {column} name the label column? If so, "
             "list the labels in task.labels"
         )
+
+
+_WHOLE = re.compile(r"(-?\d+)\.0+")
+
+
+def as_integer(label: str) -> str:
+    """Return a whole number without its decimal places, because pandas writes 1 or 1.0; other texts are unchanged."""
+    whole = _WHOLE.fullmatch(label)
+    return label if whole is None else whole[1]
+
+
+def index_labels(labels: Sequence[str]) -> dict[str, int]:
+    """Return the index of each label, for ``find_label``."""
+    indices = {label: index for index, label in enumerate(labels)}
+    return {as_integer(label): index for label, index in indices.items()} | indices
+
+
+def find_label(label: str, indices: Mapping[str, int]) -> int | None:
+    """Return the index of a label, or of the equal whole number (see ``as_integer``); None if there is none."""
+    index = indices.get(label)
+    return indices.get(as_integer(label)) if index is None else index
+
+
+#: The kind of a note about labels that ``as_integer`` matches.
+OTHER_SPELLING = "labels that are equal numbers in another spelling (1 and 1.0), read as one label"
+
+
+def merge_spellings(counts: Mapping[str, int]) -> dict[str, int]:
+    """Merge labels that are equal whole numbers in several spellings; the merged label has no decimal places."""
+    spellings = Counter(map(as_integer, counts))
+    merged = Counter[str]()
+    for label, count in counts.items():
+        number = as_integer(label)
+        merged[number if spellings[number] > 1 else label] += count
+    return dict(merged)
+
+
+def joining_mark(labels: Collection[str], marks: str, *, alone: str = "") -> str | None:
+    """Return the character that seems to join several labels into one, such as | in a|b; None if there is none.
+
+    Divided there, the labels must not become more; with a mark in ``alone``, each part must occur as a label itself.
+    """
+    for mark in marks:
+        parts = [[part.strip() for part in label.split(mark)] for label in labels]
+        joined = [names for names in parts if len(names) > 1]
+        if not joined or not all(map(all, joined)):
+            continue
+        names = {name for one in parts for name in one}
+        if names <= set(labels) if mark in alone else len(names) <= len(labels):
+            return mark
+    return None
 
 
 def to_nfc(label: str, where: str, notes: Notes | None = None) -> str:

@@ -17,7 +17,7 @@ import pydantic
 
 from lmtransfer.config.types import Count, DataFile, Folder, Folds, HubName, LargeCount, Name, OpenShare
 from lmtransfer.data.corpora.hub import check_dataset_folder, reason_of_failure
-from lmtransfer.data.files import EncodingErrors, describe_splits, find_data
+from lmtransfer.data.files import EncodingErrors, describe_splits, explain_irregular, find_data
 from lmtransfer.data.tables import BadRowsPolicy, TableFormat, TableLayout, delimiter_of
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.system import door
@@ -163,6 +163,8 @@ class LocatedFiles:
                 f"task.{split}=<file> or task.files.{split}=<file>{folds}"
             )
         file = self._files[split][0]
+        if (irregular := explain_irregular(self._paths(file))) is not None:
+            return DataError(f"task.{split}={file}: {irregular}")
         problem = f"task {self._task}, split {split}: no file {self.places(split)}"
         for path in self._paths(file):
             if path.is_dir():

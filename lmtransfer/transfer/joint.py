@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from torch import Tensor, nn
 from typing_extensions import override
 
-from lmtransfer.config.plain import resolve_config
+from lmtransfer.config.plain import literal, resolve_config
 from lmtransfer.config.sources import with_absolute_paths
 from lmtransfer.data.micro_batches import PlannedStream
 from lmtransfer.errors import ConfigError
@@ -173,16 +173,15 @@ def read_joint_text(cfg: DictConfig, source: SavedRun, share: TextShare, *, cach
     screening = source.config.get("screening") if "corpus" not in nodes and source.trusted else None
     nodes = own | nodes
     nodes["corpus"] = with_absolute_paths(nodes["corpus"])
-    config = OmegaConf.create(
-        {
-            **nodes,
-            "screening": screening,
-            "init": source.reference,
-            "tokenizer": None,
-            "data_root": data_root,
-            "cache_dir": str(cache_dir),
-        }
-    )
+    values = {
+        **nodes,
+        "screening": screening,
+        "init": source.reference,
+        "tokenizer": None,
+        "data_root": data_root,
+        "cache_dir": str(cache_dir),
+    }
+    config = OmegaConf.create(literal(values))
     with open_dict(cfg):
         cfg.corpus, cfg.objective = config.corpus, config.objective
     return JointText(share, read_text(config), config.objective, {})

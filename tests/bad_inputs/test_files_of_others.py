@@ -33,7 +33,7 @@ CASES: dict[str, Case] = {
     # 20: nothing in a run is looked up on this machine
     **{
         f"run.{'-'.join(words[:1])}.{key}": Case(words, ("config.yaml", key), alter={key: "${oc.env:SECRET}"})
-        for key in ("model.dim", "corpus.name", "name", "model._target_", "objective.losses.mlm.weight")
+        for key in ("model.dim", "model._target_", "objective.losses.mlm.weight")
         for words in (
             ("predict", "run=r", "text=the [MASK] of"),
             ("evaluate", "run=r"),
@@ -44,7 +44,7 @@ CASES: dict[str, Case] = {
     },
     "run.decode": Case(("evaluate", "run=r"), ("config.yaml", "seed"), alter={"seed": "${oc.decode:${oc.env:SECRET}}"}),
     "run.in_a_list": Case(
-        ("evaluate", "run=r"), ("config.yaml", "corpus.path[0]"), alter={"corpus.path": ["${oc.env:SECRET}"]}
+        ("evaluate", "run=r"), ("config.yaml", "corpus.path"), alter={"corpus.path": ["${oc.env:SECRET}"]}
     ),  # fmt: skip
     "run.of_other_keys": Case(("evaluate", "run=r"), ("config.yaml", "model.dim"), alter={"model.dim": "${seed}"}),
     **{
@@ -71,6 +71,18 @@ CASES: dict[str, Case] = {
 @pytest.mark.parametrize("name", list(CASES))
 def test_a_file_of_others_does_no_harm(name: str, world: Path, answer: Answer) -> None:
     check(CASES[name], world, answer)
+
+
+def test_a_text_in_a_run_is_only_a_text(world: Path, answer: Answer) -> None:
+    looked_up = dict.fromkeys(("name", "corpus.name", "init", "data_root"), "${oc.env:SECRET}")
+    altered(world, {**looked_up, "tokenizer.name": "${oc.decode:${oc.env:SECRET}}"})
+    for words in (PREDICT, (*EXPORT, "format=tensors"), ("report", "r", "to=o"), (*INIT, "task.dev_from_train=null")):
+        status, said = answer(*words)
+        assert status == 0, said
+        assert SECRET not in said
+    for path in world.rglob("*"):
+        if path.is_file() and path.suffix in (".yaml", ".json", ".md", ".html", ".csv"):
+            assert SECRET not in path.read_text(encoding="utf-8"), path
 
 
 def test_an_export_replaces_what_exports_have_written_and_nothing_else(world: Path, answer: Answer) -> None:

@@ -286,3 +286,20 @@ def test_the_arms_weigh_the_words_of_rows_alike(world: Path, monkeypatch: pytest
     assert len(seen) == 2
     assert torch.equal(*seen)
     assert len(seen[0].unique()) > 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("of_init", [False, True])
+def test_a_mixture_is_read_as_in_pretraining(of_init: bool, world: Path) -> None:
+    text = Path("text.txt").read_text()
+    for name, part in (("one.txt", text[: len(text) // 2]), ("two.txt", text[len(text) // 2 :])):
+        Path(name).write_text(part)
+    mixture = ["corpus=mixture", "corpus.parts=[one.txt,two.txt]"]
+    words = [*JOINT, *mixture]
+    if of_init:
+        pretrain = [word for word in PRETRAIN if not word.startswith("corpus")]
+        assert lmtransfer(*pretrain, *mixture, *TOKENIZER, "name=mixed") == 0
+        words = [word.replace("pretrain/text", "pretrain/mixed") for word in JOINT]
+    assert lmtransfer(*words, "name=m") == 0
+    assert result("runs/finetune/m")["losses"]["mlm"] > 0
+    assert lmtransfer(*words, "name=m", "resume=true") == 0

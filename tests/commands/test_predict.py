@@ -256,3 +256,15 @@ def test_a_tagger_finds_entities_in_running_text(world: Path, capsys: pytest.Cap
     assert "entities=true: the task must tag words" in capsys.readouterr().err
     assert lmtransfer("predict", "run=runs/finetune/tags", "entities=true", "split=dev") == 2
     assert "entities=true reads running text" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["predict", "embed"])
+def test_standard_input_without_bytes_is_answered(
+    command: str, world: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [command, "run=runs/finetune/single", "input=-", "hardware=exact"]
+    for stand_in in (io.StringIO("good\n"), types.SimpleNamespace(isatty=lambda: False), None):
+        with monkeypatch.context() as patch:
+            patch.setattr("sys.stdin", stand_in)
+            assert lmtransfer(*words, *(["output=o.npy"] if command == "embed" else [])) == 2
+        assert "input=-: standard input is closed or is not a stream of bytes" in capsys.readouterr().err

@@ -52,7 +52,7 @@ def test_a_file_cut_short_is_an_error_that_names_it(tmp_path: Path, suffix: str)
 def test_what_is_not_compressed_at_all_is_an_error(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"a.txt{suffix}"
     path.write_bytes(b"plain text\n" * 100)
-    with refuses(DataError, f"{path}: ", "damaged"):
+    with refuses(DataError, f"{path}: ", "the file is not compressed; rename it to a.txt"):
         list(read_lines(path))
 
 

@@ -39,6 +39,16 @@ WRITTEN: dict[str, str] = {
     "semicolons.csv": 'text;label\n"He said ""no"" twice";bad\n"a; b, c | d";good\ncaf\u00e9;bad\n',
     "bars.csv": 'text|label\n"He said ""no"" twice"|bad\n"a; b, c | d"|good\ncaf\u00e9|bad\n',
     "windows.csv": '\ufefftext,label\r\n"He said ""no"" twice",bad\r\n"a; b, c | d",good\r\ncaf\u00e9,bad\r\n',
+    "old_mac.csv": 'text,label\r"He said ""no"" twice",bad\r"a; b, c | d",good\rcaf\u00e9,bad\r',
+    "old_mac.tsv": 'text\tlabel\rHe said "no" twice\tbad\ra; b, c | d\tgood\rcaf\u00e9\tbad',
+    "old_mac.jsonl": '{"text": "He said \\"no\\" twice", "label": "bad"}\r{"text": "a; b, c | d", "label": "good"}\r'
+    '{"text": "caf\\u00e9", "label": "bad"}\r',
+    "named_separator.csv": 'sep=;\ntext;label\n"He said ""no"" twice";bad\n"a; b, c | d";good\ncaf\u00e9;bad\n',
+    "named_tab.csv": '\ufeff"sep=\t"\r\ntext\tlabel\r\n"He said ""no"" twice"\tbad\r\na; b, c | d\tgood\r\n'
+    "caf\u00e9\tbad\r\n",
+    "unnamed.csv": '\ufeff,text,label,,\r\n0,"He said ""no"" twice",bad,,\r\n1,"a; b, c | d",good,,x\r\n'
+    "2,caf\u00e9,bad,,\r\n",
+    "UPPER.CSV": 'text,label\n"He said ""no"" twice",bad\n"a; b, c | d",good\ncaf\u00e9,bad\n',
     "lines.jsonl": '{"text": "He said \\"no\\" twice", "label": "bad"}\n{"text": "a; b, c | d", "label": "good"}\n'
     '{"text": "caf\\u00e9", "label": "bad"}\n',
     "lines.ndjson": '{"label": "bad", "text": "He said \\"no\\" twice"}\n\n{"text": "a; b, c | d", "label": "good"}\n'
@@ -88,7 +98,8 @@ COMPRESSORS: dict[str, Callable[[bytes], bytes]] = {".gz": gzip.compress, ".xz":
 def make(name: str, folder: Path) -> Path:
     """Write the rows in the format that a file name implies."""
     path = folder / name
-    plain, suffix = (path.stem, path.suffix) if path.suffix in (".gz", ".xz", ".zst") else (name, "")
+    suffix = path.suffix.lower() if path.suffix.lower() in (".gz", ".xz", ".zst") else ""
+    plain = {"PLAIN.TSV": "plain.tsv", "a.PARQUET": "a.parquet"}.get(path.stem, path.stem) if suffix else name
     if plain in WRITTEN:
         content = WRITTEN[plain].encode()
     else:
@@ -147,6 +158,7 @@ READERS = {"corpus": of_corpus, "task": of_task, "embed": of_embed, "predict": o
 NAMES = [
     *WRITTEN,
     *BY_OTHERS,
+    *("PLAIN.TSV.GZ", "array.json.XZ", "a.PARQUET.Xz", "stream.arrow.GZ"),
     *("plain.tsv.gz", "commas.csv.zst", "lines.jsonl.gz", "indented.json.zst"),
     *("array.json.xz", "a.parquet.xz", "a.parquet.zst", "stream.arrow.gz", "stream.arrow.zst", "file.arrow.xz"),
 ]
@@ -156,6 +168,47 @@ NAMES = [
 def test_every_format_has_the_same_texts_for_everyone(name: str, tmp_path: Path) -> None:
     path = make(name, tmp_path)
     assert {reader: read(path) for reader, read in READERS.items()} == dict.fromkeys(READERS, TEXTS)
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize(
+    ("name", "content", "names"),
+    [
+        ("a.csv", b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 5\n", ("Git LFS", "git lfs pull")),
+        ("a.parquet", b"version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 5\n", ("Git LFS",)),
+        ("a.jsonl.gz", b"version https://git-lfs.github.com/spec/v1\noid sha256:22\nsize 12\n", ("Git LFS",)),
+        ("a.csv.gz", WRITTEN["commas.csv"].encode(), ("not compressed", "rename it to a.csv")),
+        ("a.tsv.XZ", WRITTEN["plain.tsv"].encode(), ("not compressed", "rename it to a.tsv")),
+        ("a.tsv.gz", lzma.compress(WRITTEN["plain.tsv"].encode()), ("the name ends in .gz", "xz data")),
+        ("a.csv", b'text,label\nsplit\rtext,bad\n"b",good\n', ("a.csv:2", "carriage return")),
+        ("a.csv", b'sep=;\ntext;label\none;bad\n"two;good\n', ("a.csv:4", "quotation marks")),
+    ],
+)
+def test_other_content_than_the_name_says_is_named(
+    name: str, content: bytes, names: tuple[str, ...], reader: str, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    with refuses(DataError, str(tmp_path / name), *names):
+        READERS[reader](tmp_path / name)
+
+
+def test_embed_leaves_out_columns_without_a_name_and_says_so(tmp_path: Path) -> None:
+    path, notes = tmp_path / "a.csv", Notes()
+    path.write_text("text,id,,id,\none,1,x,2,y\n")
+    source = find_input(str(path))
+    rows = open_rows(source, "csv", notes, text_column=None, encoding_errors="strict", group=2)
+    (window,) = rows.windows
+    assert window.rows.to_pydict() == {"text": ["one"]}
+    assert [count for kind, count in notes.counts.items() if "('id', '')" in kind] == [4]
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("content", ["text,label\rone,bad\r", "text,label\r\rone,bad"])
+def test_old_line_ends_are_noted(content: str, reader: str, tmp_path: Path) -> None:
+    path, notes = tmp_path / "a.csv", Notes()
+    path.write_bytes(content.encode())
+    assert READERS[reader](path, notes=notes) == ["one"]
+    assert [kind for kind in notes.counts if "carriage returns" in kind]
 
 
 @pytest.mark.parametrize("reader", READERS)

@@ -68,3 +68,29 @@ def test_evaluations_are_collected_by_set_and_revision(tmp_path: Path) -> None:
     submission.write(tmp_path)
     written = json.loads((tmp_path / "all_full_preds_and_fast_scores_causal.json").read_text())
     assert written == content
+
+
+def test_evaluations_without_a_score_are_named(tmp_path: Path) -> None:
+    baby = tmp_path / "runs" / "pretrain" / "baby"
+    baby.mkdir(parents=True)
+    metrics: dict[str, dict[str, float]] = {
+        "global_piqa": {"loss": 1.0},
+        "global_piqa_nonparallel": {},
+        "blimp": {"accuracy": 0.5},
+        "reading": {"eye_tracking": 0.1},
+    }
+    for task, values in metrics.items():
+        result = {"task": task, "metrics": values, "main_metric": "accuracy"}
+        _run(tmp_path / "runs", f"evaluate/{task}", {"run": f"{baby}@1k"}, result, {})
+    directory: Any = SimpleNamespace(
+        path=baby,
+        revision_words=lambda: {1000: 500},
+        read_config=lambda: {"objective": {"losses": {"lm": {}}}},
+        read_result=lambda: SimpleNamespace(more={}, num_parameters=7, seconds=3600),
+    )
+    submission = build_submission(directory, tmp_path / "runs")
+    fast = submission.content["fast_eval_results"]
+    assert all(scores == [None] for scores in fast.values())
+    said = "\n".join(submission.problems)
+    for name in ("global_piqa_parallel", "global_piqa_nonparallel", "blimp", "reading"):
+        assert f"{name}: 1 of 1 revisions have no score" in said

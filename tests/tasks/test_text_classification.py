@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.tasks.answers import LabelAnswer
 from lmtransfer.tasks.base import Task
 from lmtransfer.tasks.heads import ClassificationSpec
+from lmtransfer.tasks.label_checks import OTHER_SPELLING
 from lmtransfer.tasks.text.classification import TemplateClassification, TextClassification
 from lmtransfer.tasks.text.example import TextExample
 
@@ -399,3 +401,73 @@ def test_a_template_names_fields_of_the_file(tmp_path: Path) -> None:
         _template_task(tmp_path, TEMPLATE_ROWS, text="nothing")
     with refuses(DataError, "train.jsonl:1", "passage"):
         _template_task(tmp_path, TEMPLATE_ROWS, text="{passage}").examples("train")
+
+
+def _labeled(path: Path, labels: Sequence[object]) -> str:
+    rows = [json.dumps({"text": f"text {place}", "label": label}) for place, label in enumerate(labels)]
+    path.write_text("\n".join(rows) + "\n")
+    return str(path)
+
+
+def _of_labels(**settings: Any) -> TextClassification:
+    return TextClassification(
+        **{"name": "own", "labels": None, "text_column": "text", "label_column": "label"} | settings
+    )
+
+
+@pytest.mark.parametrize(
+    ("train", "dev", "labels", "found"),
+    [
+        (["0.0", "1.0"], ["1", "0"], ("0.0", "1.0"), [1, 0]),
+        ([0, 1, 2], [2.0, 0.0, 1.0], ("0", "1", "2"), [2, 0, 1]),
+        (["1", "1.0", "2.00", "10.0"], ["1.0", "10", "2"], ("1", "2.00", "10.0"), [0, 2, 1]),
+        (["-1.0", "1"], ["-1", "1.0"], ("-1.0", "1"), [0, 1]),
+    ],
+)
+def test_equal_whole_numbers_are_one_label(
+    train: list[object], dev: list[object], labels: tuple[str, ...], found: list[int], tmp_path: Path
+) -> None:
+    files = {"train": _labeled(tmp_path / "t.jsonl", train), "dev": _labeled(tmp_path / "d.jsonl", dev)}
+    task = _of_labels(hidden_values=[], **files)
+    assert task.labels == labels
+    assert [example.label for example in task.examples("dev")] == found
+    assert task.notes["dev"].counts[OTHER_SPELLING] == sum(str(value) not in labels for value in dev)
+    assert len(task.examples("train")) == len(train)
+
+
+@pytest.mark.parametrize("labels", [["1.10", "1.1"], ["01", "1"], ["v1.0", "v1"], ["0.5", "0.50"]])
+def test_other_numbers_stay_labels_of_their_own(labels: list[str], tmp_path: Path) -> None:
+    task = _of_labels(train=_labeled(tmp_path / "t.jsonl", labels * 2))
+    assert sorted(task.labels) == sorted(labels)
+    assert [task.labels[example.label or 0] for example in task.examples("train")] == labels * 2
+
+
+def test_labels_that_the_user_lists_stay_apart(tmp_path: Path) -> None:
+    task = _of_labels(train=_labeled(tmp_path / "t.jsonl", ["1", "1.0", "1.00"]), labels=["1.0", "1"])
+    assert [example.label for example in task.examples("train")] == [1, 0, 1]
+
+
+def test_a_hidden_label_has_any_spelling(tmp_path: Path) -> None:
+    files = {"train": _labeled(tmp_path / "t.jsonl", ["0", "1"]), "test": _labeled(tmp_path / "e.jsonl", [-1.0, "-1"])}
+    assert [example.label for example in _of_labels(**files).examples("test")] == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("labels", "mark"),
+    [(["a", "b", "a,b"], ","), (["x|y", "x", "y", "z"], "|"), (["good", "bad", "good,really"], None)],
+)
+def test_joined_labels_are_noted(labels: list[str], mark: str | None, tmp_path: Path) -> None:
+    task = _of_labels(train=_labeled(tmp_path / "t.jsonl", labels))
+    assert set(task.labels) == set(labels)
+    task.examples("train")
+    notes = [kind for kind in task.notes["train"].counts if "joined by" in kind]
+    assert [f"joined by {mark!r}" in note for note in notes] == [True] * (mark is not None)
+
+
+def test_a_template_takes_indices_that_pandas_has_written(tmp_path: Path) -> None:
+    rows = [{"q": "a", "label": 1.0}, {"q": "b", "label": 0}]
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    task = TemplateClassification(
+        name="own", metrics=["accuracy"], text="{q}", labels=["no", "yes"], train=str(tmp_path / "t.jsonl")
+    )
+    assert [example.label for example in task.examples("train")] == [1, 0]

@@ -165,3 +165,38 @@ def test_worst_errors_are_the_most_certain(tmp_path: Path) -> None:
     assert scores.rows[0] == ["x", "75.0", "75.0", "75.0", "2"]
     assert (x[0], x[1]) == (pytest.approx(3 / 4), pytest.approx(3 / 4))
     assert (y[2], y[0]) == (pytest.approx(2 * 2 / (2 + 4)), 1.0)
+
+
+@pytest.mark.parametrize(
+    ("cells", "mark"),
+    [
+        (["a", "a|b", "a|b|c"], "|"),
+        (["x;y", "y", "x"], ";"),
+        (["new york", "new", "york"], " "),
+        (["rock/pop", "rock/jazz"], None),
+        (["a, b|c", "b|c"], None),
+        (["real estate", "film"], None),
+        (["a||b", "a", "b"], None),
+    ],
+)
+def test_labels_that_look_joined_are_noted_with_the_setting(cells: list[str], mark: str | None, tmp_path: Path) -> None:
+    content = "\n".join(["text\tlabels", *(f"text {place}\t{cell}" for place, cell in enumerate(cells))]) + "\n"
+    task = made(tmp_path, content)
+    assert len(task.labels) >= 2
+    task.examples("train")
+    notes = [kind for kind in task.notes["train"].counts if "joined by" in kind]
+    assert [f"task.separator={mark!r}" in note for note in notes] == [True] * (mark is not None)
+    if mark is not None:
+        divided = made(tmp_path, content, separator=mark)
+        assert set(divided.labels) == {part for cell in cells for part in cell.split(mark)}
+        with refuses(DataError, "train.tsv:", f"task.separator={mark!r}"):
+            made(tmp_path, content, labels=list(divided.labels)).examples("train")
+
+
+def test_equal_whole_numbers_are_one_label(tmp_path: Path) -> None:
+    (tmp_path / "d.jsonl").write_text('{"text": "a", "labels": "1, 2.0"}\n')
+    content = '{"text": "a", "labels": [2, 3.0]}\n{"text": "b", "labels": "3,1.0"}\n'
+    task = made(tmp_path, content, "t.jsonl", dev=str(tmp_path / "d.jsonl"))
+    assert task.labels == ("1.0", "2", "3")
+    assert [example.label_set for example in task.examples("train")] == [(1, 2), (0, 2)]
+    assert [example.label_set for example in task.examples("dev")] == [(0, 1)]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -134,8 +136,9 @@ def _table(path: Path, rows: list[str]) -> Reading:
 
 def test_a_word_is_scored_after_its_context_and_so_is_the_word_before_it(tmp_path: Path) -> None:
     rows = ["Her,dog,,,3.1,3,1,,200,210,220,230,", "Her dog, barked,Her,dog,2.0,6,2,3,250,,260,270,300"]
+    rows += [f"Her,dog,Her,dog,2.0,6,2,3,{time},{time},{time},{time},{time}" for time in range(20)]
     task = _table(tmp_path / "reading.csv", rows)
-    first, second = task.examples("test")
+    first, second, *_ = task.examples("test")
     assert task.completions(first) == [Completion("Her dog", 3)]
     assert task.completions(second) == [Completion("Her dog barked", 7), Completion("Her dog", 3)]
     assert task.hidden == "following"
@@ -160,7 +163,7 @@ def test_surprisals_that_drive_the_times_explain_them(tmp_path: Path) -> None:
 
 def test_other_tables_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("word,length\nx,1\n")
-    with refuses(DataError, "a.csv", "RTgopast", "word, length"):
+    with refuses(DataError, "a.csv:1", "'item'", "word, length"):
         Reading(name="reading", file=str(tmp_path / "a.csv")).examples("test")
     with refuses(DataError, "task.file", "missing.csv"):
         Reading(name="reading", file="missing.csv").examples("test")
@@ -197,3 +200,111 @@ def test_other_lines_are_refused(tmp_path: Path) -> None:
             WordFormPreference(name="wug", folder=str(path)).examples("test")
     with refuses(DataError, "no .jsonl files"):
         WordFormPreference(name="wug", folder=str(tmp_path / "none")).examples("test")
+
+
+@pytest.mark.parametrize("content", ["", "\n\n"])
+def test_files_without_items_are_refused(content: str, tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(content)
+    with refuses(DataError, "a.jsonl", "no items"):
+        WordFormPreference(name="wug", folder=str(tmp_path)).examples("test")
+
+
+@pytest.mark.parametrize(
+    ("line", "names"),
+    [
+        (r'{"sentences": "a\ud800\tb", "ratio": 1}', ("sentences", "surrogate")),
+        ('{"sentences": "a\\t ", "ratio": 1}', ("sentences", "two sentences")),
+        ('{"sentences": ["a", "b"], "ratio": 1}', ("sentences", "must be text")),
+        ('{"sentences": "a\\tb", "ratio": "1"}', ("ratio", "a finite number")),
+        ('{"sentences": "a\\tb", "ratio": NaN}', ("ratio", "a finite number")),
+        ("[1]", ("a JSON object",)),
+    ],
+)
+def test_other_values_of_word_forms_are_named(line: str, names: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"sentences": "a\\tb", "ratio": 1}\n' + line + "\n")
+    with refuses(DataError, "a.jsonl:2", *names):
+        WordFormPreference(name="wug", folder=str(tmp_path)).examples("test")
+
+
+def test_a_correlation_that_is_undefined_is_said(tmp_path: Path) -> None:
+    for name, ratios in (("one", [0.3]), ("equal", [0.5, 0.5, 0.5]), ("both", [0.1, 0.9])):
+        lines = [json.dumps({"sentences": f"a\tb{number}", "ratio": ratio}) for number, ratio in enumerate(ratios)]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
+    task = WordFormPreference(name="wug", folder=str(tmp_path))
+    items = task.examples("test")
+    scores = [CompletionScores([np.array([-1.0 * place]), np.array([-1.0])], [], []) for place in range(len(items))]
+    found = task.evaluate(items, scores, ModelFacts(8))
+    assert found.metrics["file/both/spearman"] == pytest.approx(-1)
+    assert found.metrics["spearman"] == pytest.approx(-1 / 3)
+    assert [note.split()[3] for note in found.notes[1:]] == ["equal", "one"]
+
+
+def _rows(count: int, *, time: str = "{}") -> list[str]:
+    rng = np.random.default_rng(0)
+    numbers = [[round(value, 3) for value in rng.uniform(1, 9, 9)] for _ in range(count)]
+    return [
+        f"a b,c,a,b,{','.join(map(str, row[:4]))},{','.join(time.format(value) for value in row[4:])}"
+        for row in numbers
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rows", "names"),
+    [
+        ([], ("RTfirstfix", "at least 9", "0 such rows")),
+        (_rows(1), ("RTfirstfix", "at least 9", "1 such rows")),
+        (_rows(12), ("self_paced_reading_time", "at least 18", "12 such rows")),
+        (_rows(30, time="250"), ("RTfirstfix", "are equal")),
+        ([*_rows(20), "a,b,a,b,x,1,1,1,1,1,1,1,1"], (":22", "Subtlex_log10", "'x'", "finite number")),
+        ([*_rows(20), "a,b,a,b,1,1,1,1,1,1,inf,1,1"], (":22", "RTgopast", "'inf'")),
+        ([*_rows(3), "a,b"], (":5", "2 columns")),
+        ([*_rows(3), "a,b,a,b,1,1,1,1,1,1,1,1,1,1"], (":5", "14 columns")),
+        ([*_rows(3), "a, ,a,b,1,1,1,1,1,1,1,1,1"], (":5", "the word is missing")),
+    ],
+)
+def test_tables_without_enough_numbers_are_refused(rows: list[str], names: tuple[str, ...], tmp_path: Path) -> None:
+    with refuses(DataError, "reading.csv", *names):
+        _table(tmp_path / "reading.csv", rows).examples("test")
+
+
+def test_a_baseline_that_explains_everything_leaves_nothing(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    covariates, surprisal = rng.normal(size=(40, 3)), rng.normal(size=40)
+    assert variance_explained(covariates @ [1.0, 2, 3], list(covariates.T), surprisal) == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "write"),
+    [
+        ("r.csv", lambda text: ("\ufeff" + text.replace("\n", "\r\n")).encode()),
+        ("r.csv", lambda text: text.replace("\n", "\r").encode()),
+        ("r.csv", lambda text: ("sep=;\n" + text.replace(",", ";")).encode()),
+        ("r.tsv", lambda text: text.replace(",", "\t").encode()),
+        ("R.CSV.GZ", lambda text: gzip.compress(text.encode())),
+        ("r.csv", lambda text: "\n".join(f"{line},," for line in text.splitlines()).encode()),
+    ],
+    ids=["excel", "old mac", "named separator", "tabs", "compressed", "unnamed columns"],
+)
+def test_reading_times_have_the_forms_of_all_tables(name: str, write: Callable[[str], bytes], tmp_path: Path) -> None:
+    plain = _table(tmp_path / "plain.csv", _rows(20)).examples("test")
+    (tmp_path / name).write_bytes(write((tmp_path / "plain.csv").read_text()))
+    assert Reading(name="reading", file=str(tmp_path / name)).examples("test") == plain
+
+
+@pytest.mark.parametrize(
+    ("words", "children", "names"),
+    [
+        ("{}", "word,16,17,18\na,0,0.5,1\n", ("cdi_childes.json", "no words")),
+        (r'{"b\ud800": [{"context": "a"}]}', "word,16\na,0\n", ("cdi_childes.json", "surrogate")),
+        ('{"ball": {"context": "a"}}', "word,16\na,0\n", ("cdi_childes.json: ball", "a list")),
+        ('{"ball": [{"context": "a"}]}', "word,16,17\nball,0,half\n", ("cdi_human.csv:2", "17", "'half'")),
+        ('{"ball": [{"context": "a"}]}', "word,x\nball,0\n", ("cdi_human.csv", "16 to 30")),
+        ('{"ball": [{"context": "a"}]}', "name,16\nball,0\n", ("cdi_human.csv:1", "'word'", "name, 16")),
+        ('{"ball": [{"context": "a"}]}', "", ("cdi_human.csv", "16 to 30")),
+    ],
+)
+def test_other_files_of_words_and_ages(words: str, children: str, names: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / "cdi_childes.json").write_text(words)
+    (tmp_path / "cdi_human.csv").write_text(children)
+    with refuses(DataError, *names):
+        AgeOfAcquisition(name="age_of_acquisition", folder=str(tmp_path)).examples("test")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import lzma
 from pathlib import Path
@@ -15,6 +16,7 @@ from support.refusals import refuses
 from lmtransfer.config.component import build
 from lmtransfer.config.config_files import group_config
 from lmtransfer.config.paths import conf_dir
+from lmtransfer.data.documents import Notes
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.tasks.file_formats.blimp import FORMATS, Choice, read_choices
 from lmtransfer.tasks.zero_shot.choices import CompletionChoice
@@ -143,7 +145,7 @@ def test_a_term_of_the_files_that_is_no_phenomenon_of_the_paper_counts_as_the_pa
     """In raw_results/summary, animate_subject_passive, whose term is s-selection, counts as argument structure."""
     path = tmp_path / "animate_subject_passive.jsonl"
     write(path, [record("animate_subject_passive", "s-selection")])
-    assert [pair.category for pair in read_choices(path, FORMATS["blimp"])] == ["argument_structure"]
+    assert [pair.category for pair in read_choices(path, FORMATS["blimp"], Notes())] == ["argument_structure"]
 
 
 def test_compressed_files_are_read_and_a_plain_one_wins(tmp_path: Path) -> None:
@@ -163,18 +165,17 @@ def test_compressed_files_are_read_and_a_plain_one_wins(tmp_path: Path) -> None:
     ("line", "names"),
     [
         ('{"sentence_good": "A."', ("a.jsonl:2", "JSON")),
-        ("[1, 2]", ("a.jsonl:2", "mapping")),
-        ("", ("a.jsonl:2", "JSON")),
+        ("[1, 2]", ("a.jsonl:2", "JSON object", "list")),
         ('{"sentence_good": "A.", "UID": "a"}', ("a.jsonl:2: no key 'sentence_bad'",)),
         (json.dumps(record("a", "binding", sentence_good="  ")), ("a.jsonl:2: sentence_good",)),
     ],
-    ids=["cut", "a list", "blank", "two columns missing", "one column blank"],
+    ids=["cut", "a list", "two columns missing", "one column blank"],
 )
 def test_a_malformed_line_is_named(tmp_path: Path, line: str, names: tuple[str, ...]) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text(json.dumps(record("a", "binding")) + "\n" + line + "\n")
     with refuses(DataError, *names):
-        list(read_choices(path, FORMATS["blimp"]))
+        list(read_choices(path, FORMATS["blimp"], Notes()))
 
 
 def test_what_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -307,7 +308,7 @@ def test_each_published_format(
 def test_ewok_in_its_earlier_form(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     write(path, [EWOK])
-    (choice,) = read_choices(path, FORMATS["ewok_targets"])
+    (choice,) = read_choices(path, FORMATS["ewok_targets"], Notes())
     assert choice.texts == ("Ann trusts Bo. Ann tells Bo a secret.", "Ann trusts Bo. Ann hides from Bo.")
 
 
@@ -334,12 +335,47 @@ def test_ties(tmp_path: Path, ties: str, shares: list[float]) -> None:
     assert task(tmp_path, ties=ties).rights(choices, scores) == pytest.approx(shares)
 
 
+@pytest.mark.parametrize(
+    ("line", "names"),
+    [
+        (r'{"prompt": "a\ud800", "choices": ["x", "y"], "label": 0}', ("prompt", "surrogate")),
+        (r'{"prompt": "a", "choices": ["x", "\udc00y"], "label": 0}', ("choices[1]", "surrogate")),
+        (r'{"prompt": "a", "choices": ["x", "y"], "label": 0, "subset": "\ud800"}', ("subset", "surrogate")),
+        ('{"prompt": "a", "choices": ["", "y"], "label": 0}', ("choices[0]", "empty")),
+        ('{"prompt": "a", "choices": ["x", " \\t"], "label": 0}', ("choices[1]", "empty")),
+        ('{"prompt": ["a"], "choices": ["x", "y"], "label": 0}', ("prompt", "must be text")),
+        ('{"prompt": 3, "choices": ["x", "y"], "label": 0}', ("prompt", "must be text")),
+        ('{"prompt": "a", "choices": "xy", "label": 0}', ("choices", "must be a list")),
+        ('{"prompt": "a", "choices": ["x", "y"], "label": 0.5}', ("label=0.5", "0 to 1")),
+        ('{"prompt": "a", "choices": ["x", "y"]}', ("no key 'label'",)),
+        ('{"prompt": "a", "choices": ["x", "y"], "label": 0, "subset": {}}', ("subset", "must be text")),
+    ],
+)
+def test_other_values_of_own_questions_are_named(tmp_path: Path, line: str, names: tuple[str, ...]) -> None:
+    path = tmp_path / "own.jsonl"
+    path.write_text('{"choices": ["yes", "no"], "label": 1}\n' + line + "\n")
+    with refuses(DataError, "own.jsonl:2", *names):
+        list(read_choices(path, FORMATS["multiple_choice"], Notes()))
+
+
+def test_own_questions_are_read_as_rows_of_any_json(tmp_path: Path) -> None:
+    rows = [
+        {"choices": ["yes", "no"], "label": 1.0},
+        {"prompt": None, "choices": ["a", "b"], "label": "a", "subset": 7},
+    ]
+    (tmp_path / "Q.JSONL.GZ").write_bytes(gzip.compress(("\ufeff" + json.dumps(rows)).encode()))
+    questions = CompletionChoice(name="own", folder=str(tmp_path), format="multiple_choice")
+    found = questions.examples("test")
+    assert [(choice.id, choice.label, choice.subset) for choice in found] == [("Q:0", 1, "Q"), ("Q:1", 0, "7")]
+    assert "byte order marks dropped" in questions.notes["test"].counts
+
+
 @pytest.mark.parametrize("label", [2, -1, "third", None, True])
 def test_a_label_that_names_no_choice(tmp_path: Path, label: object) -> None:
     path = tmp_path / "own.jsonl"
     write(path, [{"choices": ["yes", "no"], "label": label}])
     with refuses(DataError, "own.jsonl:1", "label=", "0 to 1"):
-        list(read_choices(path, FORMATS["multiple_choice"]))
+        list(read_choices(path, FORMATS["multiple_choice"], Notes()))
 
 
 def test_the_interval_is_that_of_a_stratified_bootstrap(tmp_path: Path) -> None:

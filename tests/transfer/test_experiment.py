@@ -233,6 +233,9 @@ def test_a_better_tie_counts_for_patience() -> None:
 
 def test_labels_are_matched_by_name() -> None:
     assert match_labels(["a", "b"], ["a", "b"]) is None
+    assert match_labels(["0.0", "1.0"], ["1", "0"]) == [1, 0]
+    with refuses(DataError, "0.0, 1.0", "1, 2"):
+        match_labels(["0.0", "1.0"], ["1", "2"])
     assert match_labels(["entailment", "neutral", "contradiction"], ["contradiction", "entailment", "neutral"]) == [
         2,
         0,

@@ -29,7 +29,7 @@ from lmtransfer.errors import ConfigError
 
 SplitUnit = Literal["auto", "document", "paragraphs"]
 
-READER_VERSION = 1
+READER_VERSION = 2
 FEW_DOCUMENTS = 20
 HASH_RANGE = 1 << 64
 

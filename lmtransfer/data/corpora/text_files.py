@@ -28,6 +28,7 @@ from lmtransfer.data.files import (
     EncodingErrors,
     Meter,
     describe_splits,
+    explain_irregular,
     find_file,
     plain_name,
     read_lines,
@@ -96,6 +97,8 @@ def locate(paths: str | Sequence[str], *, key: str = "corpus.path") -> CorpusFil
                 matches = _walk(path, key, left_out)
             else:
                 matches = sorted(name for name in _matches(place, left_out) if os.path.isfile(name))
+            if not is_folder and not matches and (irregular := explain_irregular([path])) is not None:
+                raise DataError(f"{key}={entry}: {irregular}")
             if not is_folder and not matches:
                 raise DataError(
                     f"{key}={entry}: no file or folder matches (searched for {path}; relative paths start at the "

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import override
 
 from lmtransfer.config.sources import without_hub
-from lmtransfer.data.files import COMPRESSIONS, find_file
+from lmtransfer.data.files import compression, find_file
 from lmtransfer.errors import LmtransferError
 from lmtransfer.reporting.page.wrong_answers import ExampleText, TextLookup, Texts
 from lmtransfer.reporting.runs.collect import Run
@@ -120,7 +120,7 @@ def _num_bytes(node: Mapping[str, Any], split: str, data_root: str | None) -> in
     for name in _file_names(node, split):
         path = next((path for folder in folders if (path := find_file(folder / name)) is not None), None)
         if path is not None:
-            total += path.stat().st_size * (_EXPANSION if path.suffix in COMPRESSIONS else 1)
+            total += path.stat().st_size * (1 if compression(path) is None else _EXPANSION)
     return total
 
 

@@ -231,12 +231,9 @@ def _fast(
     for task, (name, *_) in _CHOICES.items():
         if task != "comps":
             scores[name] = [_subset_scores(evaluations.get((task, revision)), task) for revision in revisions]
-    runs = [evaluations.get(("reading", revision)) for revision in revisions]
     scores["reading"] = [
-        None
-        if run is None
-        else {"spr": run.result["metrics"]["self_paced"], "rt": run.result["metrics"]["eye_tracking"]}
-        for run in runs
+        _named_scores(evaluations.get(("reading", revision)), {"spr": "self_paced", "rt": "eye_tracking"})
+        for revision in revisions
     ]
     problems += [
         f"{name}: {values.count(None)} of {len(values)} revisions have no score (revisions=all)"
@@ -247,14 +244,19 @@ def _fast(
 
 
 def _subset_scores(run: Run | None, task: str) -> dict[str, float] | None:
-    if run is None:
-        return None
+    if run is None or task.startswith("global"):
+        return _named_scores(run, {_CHOICES[task][0]: "accuracy"})
     metrics = run.result.get("metrics", {})
-    if task.startswith("global"):
-        return {_CHOICES[task][0]: metrics["accuracy"]}
     prefix = {"blimp": "paradigm", "ewok": "domain", "entity_tracking": "operations"}.get(task, "subset")
     parts = {name.split("/")[1]: value for name, value in metrics.items() if name.startswith(f"{prefix}/")}
-    return {name: value for name, value in parts.items() if task != "entity_tracking" or name.startswith("regular")}
+    parts = {name: value for name, value in parts.items() if task != "entity_tracking" or name.startswith("regular")}
+    return parts or None
+
+
+def _named_scores(run: Run | None, names: Mapping[str, str]) -> dict[str, float] | None:
+    """Return metrics by the challenge's names; None if there is no run, or if its result lacks one of them."""
+    metrics = {} if run is None else run.result.get("metrics", {})
+    return {name: metrics[metric] for name, metric in names.items()} if set(names.values()) <= set(metrics) else None
 
 
 def _form(directory: RunDirectory, words: Sequence[int]) -> str:

@@ -8,13 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
-from lmtransfer.data.files import find_file, plain_name, read_lines
+from lmtransfer.data.documents import Notes
+from lmtransfer.data.files import explain_irregular, find_file, plain_name
+from lmtransfer.data.tables import BadRows, TableLayout, open_table
 from lmtransfer.errors import DataError
 from lmtransfer.system import door
-from lmtransfer.system.safe_files import parse_json
 from lmtransfer.tasks.file_formats.json_document import JsonNode
+from lmtransfer.tasks.label_checks import as_integer
 from lmtransfer.tasks.settings import HubSource, hub_access
 from lmtransfer.tasks.zero_shot.task import Item
 
@@ -94,7 +96,7 @@ def _text(row: JsonNode, key: str) -> str:
 
 
 def _texts(row: JsonNode, key: str) -> list[str]:
-    texts = [node.text() for node in row.field(key).items()]
+    texts = [node.nonblank_text() for node in row.field(key).items()]
     if len(texts) < 2:
         raise DataError(f"{row.where}: {key} must be a list of at least two texts")
     return texts
@@ -139,35 +141,46 @@ def _comps(row: JsonNode, source: str, number: int) -> Choice:
     return _choice(prefixes, [_text(row, "property_phrase")] * 2, id=f"{subset}:{number}", subset=subset)
 
 
+def _optional(row: JsonNode, key: str) -> JsonNode | None:
+    """Return the value of a key; None if it is missing, null or an empty text."""
+    node = row.get(key)
+    return None if node is None or node.value in (None, "") else node
+
+
 def _global_piqa(row: JsonNode, source: str, number: int) -> Choice:
-    solutions = [_text(row, key) for key in (f"solution{index}" for index in range(16)) if row.value.get(key)]
+    keys = [f"solution{index}" for index in range(16)]
+    solutions = [_text(row, key) for key in keys if _optional(row, key) is not None]
+    if len(solutions) < 2:
+        raise DataError(f"{row.where}: at least two of the keys solution0, solution1 ... must be texts")
+    example_id = _optional(row, "example_id")
     return _choice(
         [_text(row, "prompt")] * len(solutions),
         [f" {solution}" for solution in solutions],
-        id=f"{source}:{row.value.get('example_id', number)}",
+        id=f"{source}:{number if example_id is None else example_id.name()}",
         subset=source,
         label=_index(row, solutions),
     )
 
 
 def _multiple_choice(row: JsonNode, source: str, number: int) -> Choice:
-    choices, prompt = _texts(row, "choices"), str(row.value.get("prompt") or "")
+    prompt_node, subset = _optional(row, "prompt"), _optional(row, "subset")
+    choices, prompt = _texts(row, "choices"), "" if prompt_node is None else prompt_node.text()
     space = "" if not prompt or prompt[-1].isspace() else " "
     return _choice(
         [prompt] * len(choices),
         [choice if choice[:1].isspace() else space + choice for choice in choices],
         id=f"{source}:{number}",
-        subset=str(row.value.get("subset") or source),
+        subset=source if subset is None else subset.name(),
         label=_index(row, choices),
     )
 
 
 def _index(row: JsonNode, choices: Sequence[str]) -> int:
     """Return the index of the correct choice, which a file gives as an index or as the text of the choice."""
-    label = row.value.get("label")
+    label = row.field("label").value
     if isinstance(label, str) and label in choices:
         return choices.index(label)
-    text = str(label)
+    text = as_integer(str(label))
     if isinstance(label, bool) or not text.isdecimal() or int(text) >= len(choices):
         raise DataError(
             f"{row.where}: label={label!r} must be the index of a choice, 0 to {len(choices) - 1}, or its text"
@@ -193,30 +206,49 @@ def choice_files(folders: Sequence[Path]) -> dict[str, Path]:
     Args:
         folders: paths to try; each is a folder or a single file, and may be missing.
     """
+    if (irregular := explain_irregular(folders)) is not None:
+        raise DataError(f"task.folder: {irregular}")
     for folder in folders:
         if folder.exists():
             door.check(folder)
-        if folder.is_file():
-            return {plain_name(folder).removesuffix(_SUFFIX): folder}
-        siblings = folder.iterdir() if folder.is_dir() else ()
-        plain = sorted({plain_name(path) for path in siblings if plain_name(path).endswith(_SUFFIX)})
-        paths = ((name.removesuffix(_SUFFIX), find_file(folder / name)) for name in plain)
-        if files := {name: path for name, path in paths if path is not None}:
+        if (file := find_file(folder)) is not None:
+            return {_name(file): file}
+        siblings = sorted(folder.iterdir()) if folder.is_dir() else []
+        files: dict[str, Path] = {}
+        for path in siblings:  # a plain file sorts before its compressed copies
+            if plain_name(path).lower().endswith(_SUFFIX):
+                files.setdefault(_name(path), path)
+        if files:
             return files
     return {}
 
 
-def read_choices(path: Path, kind: ChoiceFormat) -> Iterator[Choice]:
+def _name(path: Path) -> str:
+    """Return the file's name without its suffixes."""
+    plain = plain_name(path)
+    return plain[: -len(_SUFFIX)] if plain.lower().endswith(_SUFFIX) else plain
+
+
+def read_objects(path: Path, notes: Notes) -> Iterator[tuple[int, JsonNode]]:
+    """Yield the index, from 0, and the object of each row of a file of items, one per line or an array.
+
+    Raises:
+        DataError: a line is not a JSON object; the message has ``file:line``.
+    """
+    bad_rows = BadRows("refuse", notes, "or remove it")
+    for record in open_table(path, [], layout=TableLayout("jsonl"), bad_rows=bad_rows).records:
+        yield record.number, JsonNode(record.values, None, record.where)
+
+
+def read_choices(path: Path, kind: ChoiceFormat, notes: Notes) -> Iterator[Choice]:
     """Read the items of a file.
 
     Raises:
         DataError: a line is not an item of this format; the message has ``file:line``.
     """
-    source = plain_name(path).removesuffix(_SUFFIX)
-    for number, line in read_lines(path):
-        where = f"{path}:{number}"
-        fields = parse_json(line.encode(), dict[str, Any], source=where, error=DataError)
-        choice = kind.read(JsonNode(fields, None, where), source, number - 1)
+    source = _name(path)
+    for number, row in read_objects(path, notes):
+        choice = kind.read(row, source, number)
         if choice is not None:
             yield choice
 

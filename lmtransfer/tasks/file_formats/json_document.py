@@ -7,6 +7,7 @@ the top, such as ``dev.json: data[3].paragraphs[0].qas[2].answers[0] (question 5
 from __future__ import annotations
 
 import json
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -109,6 +110,12 @@ class JsonNode:
         if not isinstance(self.value, int) or isinstance(self.value, bool):
             raise self._wrong_type("a whole number")
         return self.value
+
+    def finite(self) -> float:
+        """Return a finite number."""
+        if isinstance(self.value, bool) or not isinstance(self.value, int | float) or not math.isfinite(self.value):
+            raise self._wrong_type("a finite number")
+        return float(self.value)
 
     def boolean(self) -> bool:
         """Return a boolean."""

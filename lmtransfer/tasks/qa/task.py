@@ -124,7 +124,7 @@ class OwnQuestions(Squad):
 
     @override
     def read(self, path: Path, *, bad_answers: BadAnswersPolicy, kinds: Sequence[str]) -> QuestionFile:
-        if plain_name(path).endswith(".json") and not holds_rows(path):
+        if plain_name(path).lower().endswith(".json") and not holds_rows(path):
             return read_squad(path, bad_answers=bad_answers)
         return read_span_rows(path, bad_answers=bad_answers)
 
@@ -447,6 +447,11 @@ class SpanQa(Task):
         del counts[""]
         kind = max(self.labels, key=counts.__getitem__)
         return [SpanAnswer(kind, kind=kind) for _ in examples]
+
+    @override
+    def origin(self, split: str) -> str:
+        paths = [file.find(split) for file in self.files.get(split, [])]
+        return str(paths[0]) if paths and all(paths) else self.name
 
     def _read(self, split: str) -> Iterator[tuple[str, QuestionFile]]:
         """Yield the name of each file of a split, and its questions."""

@@ -232,8 +232,8 @@ class Tagging(Task):
         """A head that predicts one of C tags per word."""
         return TaggingSpec(len(self.labels))
 
+    @override
     def origin(self, split: str) -> str:
-        """Return the file or hub split from which a split is read."""
         return self.files.origin(split)
 
     @override

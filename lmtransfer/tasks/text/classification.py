@@ -22,11 +22,17 @@ from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.file_formats.json_document import JsonNode
 from lmtransfer.tasks.heads import NO_LABEL, ClassificationSpec, HeadSpec, LabelTargets, weights_in_order
 from lmtransfer.tasks.label_checks import (
+    OTHER_SPELLING,
+    as_integer,
     check_label,
     check_labels,
     check_names,
     check_training_file,
+    find_label,
+    index_labels,
+    joining_mark,
     list_labels,
+    merge_spellings,
     quote_label,
     to_nfc,
 )
@@ -206,6 +212,7 @@ class TextClassification(TextFileTask, Classification):
 
     settings: Settings
     gold_setting = "label_column"
+    _joined_by: str | None = None
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -220,7 +227,8 @@ class TextClassification(TextFileTask, Classification):
 
     def hidden_values(self) -> set[str]:
         """Return the values that mark a hidden label in the files, except those that are labels."""
-        return set(self.settings.hidden_values) - set(self._label_values or self.settings.labels or ())
+        labels = index_labels(self._label_values or self.settings.labels or ())
+        return {value for value in self.settings.hidden_values if as_integer(value) not in labels}
 
     @cached_property
     def _label_values(self) -> list[str] | None:
@@ -230,6 +238,9 @@ class TextClassification(TextFileTask, Classification):
     @override
     def examples(self, split: str) -> list[TextExample]:
         examples = super().examples(split)
+        if split == "train" and self._joined_by is not None:
+            kind = f"labels that look like several joined by {self._joined_by!r} (task=multi_label divides them)"
+            self.notes[split].add(kind, self.origin(split))
         return with_sentences(examples) if self.settings.phrases and split == "train" else examples
 
     def discover_labels(self) -> list[str]:
@@ -240,33 +251,37 @@ class TextClassification(TextFileTask, Classification):
             if row.gold is not None:  # rows without a label are rejected, with their line, when the examples are read
                 check_label(row.gold, row.where, column)
                 counts[row.gold] += 1
-        check_labels(counts, origin=self.origin("train"), items="rows", column=column)
+        labels = merge_spellings(counts)
+        check_labels(labels, origin=self.origin("train"), items="rows", column=column)
+        self._joined_by = joining_mark(labels, "|;,", alone="|;,")
         try:
-            return sorted(counts, key=int)
+            return sorted(labels, key=lambda label: int(as_integer(label)))
         except ValueError:
-            return sorted(counts)
+            return sorted(labels)
 
     @cached_property
     def _index_of(self) -> dict[bool, dict[str, int]]:
         """The index of each label, by the label's name (True) and by its value in the files (False)."""
-        return {
-            is_name: {value: index for index, value in enumerate(values)}
-            for is_name, values in ((True, self.labels), (False, self._label_values or self.labels))
-        }
+        return {True: index_labels(self.labels), False: index_labels(self._label_values or self.labels)}
 
     @override
     def example_of(self, row: TextRow) -> TextExample:
-        indices = self._index_of[row.is_label_name]
-        if row.gold is not None and row.gold not in indices:
-            meaning = "task.labels" if row.is_label_name or self._label_values is None else "task.label_values"
-            names = list_labels(list(indices))
+        if row.gold is None:
+            return TextExample(row.id, row.text, row.text_pair)
+        values = self.labels if row.is_label_name or self._label_values is None else self._label_values
+        index = find_label(row.gold, self._index_of[row.is_label_name])
+        if index is None:
+            meaning = "task.labels" if values is self.labels else "task.label_values"
+            names = list_labels(values)
             hint = f"; if it stands for a hidden label, set task.hidden_values=[{row.gold}]" * (
                 row.gold == HIDDEN_NUMBER
             )
             raise ValueError(
                 f"label {quote_label(row.gold)} in column {self.gold_column!r} is not one of {names} ({meaning}{hint})"
             )
-        return TextExample(row.id, row.text, row.text_pair, None if row.gold is None else indices[row.gold])
+        if row.gold != values[index]:
+            row.notes.add(OTHER_SPELLING, row.where)
+        return TextExample(row.id, row.text, row.text_pair, index)
 
 
 class CrossLingualClassification(TextClassification):
@@ -386,7 +401,7 @@ class TemplateClassification(JsonLinesTask, Classification):
             return None
         if gold.value in self.labels:
             return self.labels.index(gold.value)
-        if isinstance(gold.value, int) and 0 <= gold.value < len(self.labels):
+        if isinstance(gold.value, int | float) and gold.value in range(len(self.labels)):
             return int(gold.value)
         raise DataError(
             f"{gold.where}: {str(gold.value)[:40]!r} must be an index from 0 to {len(self.labels) - 1}, or one of "

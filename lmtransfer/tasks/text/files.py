@@ -24,7 +24,7 @@ from lmtransfer.data.tables import (
 )
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.tasks.input_files import SEPARATOR, InputFile, LocatedExample, Reader, two_texts
-from lmtransfer.tasks.label_checks import to_nfc
+from lmtransfer.tasks.label_checks import as_integer, to_nfc
 from lmtransfer.tasks.settings import ColumnNames, HubSource, TextTableSettings
 from lmtransfer.tasks.text.example import TextExample
 
@@ -42,6 +42,7 @@ class TextRow:
     text_pair: str | None
     gold: str | None  # label or score; None if hidden
     is_label_name: bool  # whether ``gold`` is a label name, even if the task's files write labels differently
+    notes: Notes  # those of the split
     language: str | None = None
     is_missing: bool = False  # whether the row has no gold answer, not even a value that marks a hidden one
 
@@ -97,8 +98,8 @@ class TextFiles:
         self.located = settings.located_files(task=task)
         self.columns = columns
         self.layout = settings.layout()
-        self._hidden = frozenset(hidden_values)
-        self._dropped = frozenset(settings.dropped_values)
+        self._hidden = frozenset(map(as_integer, hidden_values))
+        self._dropped = frozenset(map(as_integer, settings.dropped_values))
         self.notes: dict[str, Notes] = {}
 
     def examples(self, split: str, example_of: Callable[[TextRow], TextExample]) -> list[TextExample]:
@@ -154,7 +155,8 @@ class TextFiles:
             is_label_name = bool(row.is_label_name) and row.is_label_name[num_texts]
             if gold == "" and not self.columns.gold.may_be_list:
                 gold = None  # an empty list is an answer, but an empty label is not
-            if gold in self._dropped or (gold is None and is_label_name and HIDDEN_NUMBER in self._dropped):
+            number = None if gold is None else as_integer(gold)
+            if number in self._dropped or (gold is None and is_label_name and HIDDEN_NUMBER in self._dropped):
                 bad_rows.notes.add("rows without a gold answer, left out", row.where)
                 continue
             row_id = None if self.columns.id is None else row.values[num_texts + 1] or ""
@@ -162,18 +164,18 @@ class TextFiles:
                 problem = f"{first_places[row_id]} has the same id {row_id!r}" if row_id else "the id is missing"
                 bad_rows.report("rows without a unique id", row.where, problem)
                 continue
-            clean_texts = [clean(text, row.where, bad_rows.notes) for text in texts if text is not None]
-            if not all(text.strip() for text in clean_texts):
+            if not all((text or "").strip() for text in texts):
                 bad_rows.notes.add("empty texts", row.where)
             yield TextRow(
                 id=f"{split}:{row.number}" if row_id is None else row_id,
                 where=row.where,
-                text=clean_texts[0],
-                text_pair=clean_texts[1] if num_texts == 2 else None,
-                gold=None if gold is None or gold in self._hidden else to_nfc(gold, row.where, bad_rows.notes),
+                text=texts[0] or "",
+                text_pair=texts[1] if num_texts == 2 else None,
+                gold=None if gold is None or number in self._hidden else to_nfc(gold, row.where, bad_rows.notes),
                 is_label_name=is_label_name,
                 language=None if self.columns.language is None else row.values[-1],
                 is_missing=gold is None and not is_label_name,
+                notes=bad_rows.notes,
             )
 
 
@@ -241,7 +243,7 @@ class TextReader(Reader):
         bad_rows, is_pair = source.bad_rows, columns.text_pair is not None
         table = open_table(source.table, specs, layout=source.layout(self._layout), bad_rows=bad_rows)
         for row in rows_of(table.records, specs, bad_rows):
-            texts = [clean(text or "", row.where, source.notes) for text in row.values[: 1 + is_pair]]
+            texts = [text or "" for text in row.values[: 1 + is_pair]]
             try:
                 if not all(text.strip() for text in texts):
                     raise ValueError("the text is empty")

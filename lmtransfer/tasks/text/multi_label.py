@@ -21,11 +21,16 @@ from lmtransfer.tasks.base import Answer
 from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.heads import NO_LABEL, HeadSpec, LabelSetTargets, MultiLabelSpec
 from lmtransfer.tasks.label_checks import (
+    OTHER_SPELLING,
     check_label,
     check_labels,
     check_names,
     check_training_file,
+    find_label,
+    index_labels,
+    joining_mark,
     list_labels,
+    merge_spellings,
     quote_label,
     to_nfc,
 )
@@ -36,6 +41,8 @@ from lmtransfer.tasks.text.example import TextExample
 from lmtransfer.tasks.text.files import TextColumns, TextRow
 from lmtransfer.tasks.text.task import CHUNK, TextFileTask
 
+#: Characters that may join labels, besides the separator.
+_MARKS = "|;,/ "
 LabelForm = Literal["names", "vectors"]
 LabelSetMetric = Literal["micro_f1", "macro_f1", "average_precision"]
 
@@ -76,6 +83,7 @@ class MultiLabel(TextFileTask):
 
     settings: Settings
     gold_setting = "label_column"
+    _joined_by: str | None = None
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -103,23 +111,27 @@ class MultiLabel(TextFileTask):
         if self._form_of("train") == "vectors":
             first = next(cells for row in self.files.rows("train", Notes()) if (cells := self._cells(row)))
             return [str(number) for number in range(len(first))]
-        counts, num_rows = Counter[str](), 0
+        counts, num_rows, has_several = Counter[str](), 0, False
         for row in self.files.rows("train", Notes()):
             num_rows += 1
             cells = self._cells(row)
             if isinstance(cells, dict):
                 return list(cells)
+            has_several = has_several or len(cells or ()) > 1
             for label in cells or ():
                 check_label(label, row.where, column)
                 counts[label] += 1
-        if len(counts) < 2:
-            kinds = f"only the label {quote_label(next(iter(counts)))}" if counts else "no label"
+        labels = merge_spellings(counts)
+        if not has_several:
+            self._joined_by = joining_mark(labels, _MARKS.replace(self.settings.separator, ""), alone=" ")
+        if len(labels) < 2:
+            kinds = f"only the label {quote_label(next(iter(labels)))}" if labels else "no label"
             raise DataError(
                 f"{origin}: {num_rows:,} rows have {kinds}, but at least two labels are needed; does {column} name the "
                 f"label column, and does task.separator={self.settings.separator!r} separate the labels?"
             )
-        check_labels(counts, origin=origin, items="labels of rows", column=column)
-        return sorted(counts)
+        check_labels(labels, origin=origin, items="labels of rows", column=column)
+        return sorted(labels)
 
     def _cells(self, row: TextRow) -> Cells:
         """Parse the labels of a row; None if they are unreadable, which is reported when the examples are read."""
@@ -147,6 +159,9 @@ class MultiLabel(TextFileTask):
     def examples(self, split: str) -> list[TextExample]:
         self._form = self._form_of(split)
         examples = super().examples(split)
+        if split == "train" and self._joined_by is not None:
+            kind = f"labels that look joined by {self._joined_by!r} (task.separator={self._joined_by!r} divides them)"
+            self.notes[split].add(kind, self.origin(split))
         if self._form == "vectors" and self.settings.label_form is None:
             kind = "rows whose labels were read as vectors with 1 or 0 for each label (label_form=names reads names)"
             self.notes[split].add(kind, self.origin(split), len(examples))
@@ -216,20 +231,25 @@ class MultiLabel(TextFileTask):
 
     @cached_property
     def _index_of(self) -> dict[str, int]:
-        return {label: index for index, label in enumerate(self.labels)}
+        return index_labels(self.labels)
 
     @override
     def example_of(self, row: TextRow) -> TextExample:
         if row.gold is None:
             return TextExample(row.id, row.text, row.text_pair)
         names = self._names(label_cells(row.gold, self.settings.separator), row.gold)
-        unknown = next((name for name in names if name not in self._index_of), None)
+        found = {name: find_label(name, self._index_of) for name in names}
+        unknown = next((name for name, index in found.items() if index is None), None)
         if unknown is not None:
+            mark = joining_mark([*self.labels, unknown], _MARKS, alone=_MARKS)
+            hint = "" if mark is None else f"; task.separator={mark!r} would divide it"
             raise ValueError(
                 f"label {quote_label(unknown)} in column {self.gold_column!r} is not one of {list_labels(self.labels)} "
-                "(task.labels)"
+                f"(task.labels{hint})"
             )
-        indices = tuple(sorted(self._index_of[name] for name in names))
+        indices = tuple(sorted({index for index in found.values() if index is not None}))
+        if any(name != self.labels[index] for name, index in found.items() if index is not None):
+            row.notes.add(OTHER_SPELLING, row.where)
         return TextExample(row.id, row.text, row.text_pair, label_set=indices)
 
     def _names(self, cells: list[str] | dict[str, bool], text: str) -> list[str]:
@@ -282,7 +302,7 @@ def label_cells(text: str, separator: str) -> list[str] | dict[str, bool]:
                 ) from None
     names = []
     for value in values:
-        number = int(value) if isinstance(value, bool | float) and value in (0, 1) else value
+        number = int(value) if isinstance(value, bool) or (isinstance(value, float) and value.is_integer()) else value
         if not isinstance(number, str | int):
             raise ValueError(f"the labels {quote_label(text)} must be a list of names, or of 0 and 1")
         names.append(str(number).strip())

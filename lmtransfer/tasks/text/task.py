@@ -128,8 +128,8 @@ class TextFileTask(TextTask):
     def example_of(self, row: TextRow) -> TextExample:
         """Build the example of a row; raise ValueError if the gold answer cannot be used."""
 
+    @override
     def origin(self, split: str) -> str:
-        """Return the file or hub split from which a split is read."""
         return self.files.located.origin(split)
 
     @override
@@ -156,8 +156,8 @@ class FileTask(Task):
         self.files = self.settings.located_files(task=self.name)
         self.splits = self.files.splits
 
+    @override
     def origin(self, split: str) -> str:
-        """Return the file from which a split is read."""
         return self.files.origin(split)
 
 

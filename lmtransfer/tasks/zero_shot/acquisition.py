@@ -9,14 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from scipy import stats
 from scipy.optimize import curve_fit
-from typing_extensions import TypedDict, override
+from typing_extensions import override
 
 from lmtransfer.config.types import DataFolder
+from lmtransfer.data.documents import Notes
+from lmtransfer.data.tables import BadRows, ColumnSpec, TableLayout, parse_number, read_rows
 from lmtransfer.errors import DataError
-from lmtransfer.system.safe_files import read_json
+from lmtransfer.tasks.file_formats.json_document import JsonNode, load_json
 from lmtransfer.tasks.metrics.scored_examples import Ratio, scored_examples
 from lmtransfer.tasks.zero_shot.task import Completion, CompletionScores, CompletionTask, Findings, Item, ModelFacts
 
@@ -71,13 +72,17 @@ class AgeOfAcquisition(CompletionTask):
     @override
     def examples(self, split: str) -> list[WordInContext]:
         self.check_split(split)
-        contexts = read_json(self._file("cdi_childes.json"), dict[str, list[_Context]], error=DataError)
-        return [
-            WordInContext(f"{word}:{number}", word.strip(), number, place["context"].strip())
-            for word, places in contexts.items()
-            if len(word) > 1
-            for number, place in enumerate(places)
+        path = self._file("cdi_childes.json")
+        items = [
+            WordInContext(f"{word}:{number}", word.strip(), number, place.field("context").text().strip())
+            for word, places in load_json(path).fields()
+            if len(JsonNode(word, places, "word").nonblank_text()) > 1
+            for number, place in enumerate(places.items())
         ]
+        if not items:
+            raise DataError(f"{path}: the file contains no words with contexts")
+        self._ages_of_children = self._children()  # a fault in that file is found before texts are scored
+        return items
 
     @override
     def completions(self, item: WordInContext) -> list[Completion]:
@@ -94,7 +99,7 @@ class AgeOfAcquisition(CompletionTask):
         num_revisions, words = len(model.words), np.array([item.word for item in items])
         surprisals = np.array([-part.log_probabilities[0] for part in scores]).reshape(num_revisions, len(items))
         num_tokens = np.array([len(part.ids[0]) for part in scores[: len(items)]])
-        ages = self._children()
+        ages = self._ages_of_children
         pairs = {}
         for word in dict.fromkeys(words.tolist()):
             rows = words == word
@@ -133,18 +138,22 @@ class AgeOfAcquisition(CompletionTask):
 
     def _children(self) -> dict[str, float | None]:
         """Return the age in months at which half of the children say each word; None if they never do."""
-        path = self._file("cdi_human.csv")
-        try:
-            table = pd.read_csv(path)
-        except (OSError, ValueError) as error:
-            raise DataError(f"{path}: not a comma-separated table ({error})") from None
-        columns = [str(age) for age in _AGES if str(age) in table]
-        if "word" not in table or not columns:
-            raise DataError(f"{path}: the file must have the column word and the columns 16 to 30 (ages in months)")
-        ages = np.array(columns, dtype=np.float64)
-        shares = table[columns].apply(pd.to_numeric, errors="coerce").to_numpy(dtype=np.float64)
-        first_row = {str(word): row for row, word in reversed(list(enumerate(table["word"])))}
-        return {word: age_of_half(ages, shares[row]) for word, row in first_row.items()}
+        path, notes = self._file("cdi_human.csv"), Notes()
+        ages = [str(age) for age in _AGES]
+        columns = [ColumnSpec((name,), "", name == "word", advice="Choose another file") for name in ("word", *ages)]
+        bad_rows, shares = BadRows("refuse", notes, "or remove it"), dict[str, np.ndarray]()
+        for row in read_rows(path, columns, layout=TableLayout(), bad_rows=bad_rows):
+            word, *cells = row.values
+            numbers = []
+            for age, cell in zip(ages, cells, strict=True):
+                try:
+                    numbers.append(parse_number(cell))
+                except ValueError as problem:
+                    bad_rows.report("rows without shares", row.where, f"{age}: {problem}")
+            shares.setdefault(word or "", np.array(numbers))
+        if not any(np.isfinite(row).any() for row in shares.values()):
+            raise DataError(f"{path}: the columns 16 to 30 (ages in months) contain no shares of children")
+        return {word: age_of_half(np.array(_AGES, dtype=np.float64), row) for word, row in shares.items()}
 
     def _file(self, name: str) -> Path:
         paths = [folder / name for folder in self.paths(self.settings.folder)]
@@ -152,10 +161,6 @@ class AgeOfAcquisition(CompletionTask):
         if path is None:
             raise DataError(f"task {self.name}: there is no file {' or '.join(map(str, paths))}")
         return path
-
-
-class _Context(TypedDict):
-    context: str
 
 
 def _logistic(x: np.ndarray, height: float, slope: float, middle: float, base: float) -> np.ndarray:

@@ -97,7 +97,8 @@ class CompletionChoice(CompletionTask):
         self.check_split(split)
         files, most = choice_files(self._folders), self.settings.items_each
         if files:
-            choices = [choice for path in self._chosen(files) for choice in islice(read_choices(path, self.kind), most)]
+            chosen = [read_choices(path, self.kind, self.notes[split]) for path in self._chosen(files)]
+            choices = [choice for items in chosen for choice in islice(items, most)]
         elif self.settings.hub is not None:
             places = f"in {self._places()}"
             everything = read_hub_choices(self.settings.hub, self.kind, self.settings.subsets, places=places)

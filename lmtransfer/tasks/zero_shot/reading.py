@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 from typing_extensions import override
 
 from lmtransfer.config.types import DataFile
+from lmtransfer.data.documents import Notes
+from lmtransfer.data.tables import BadRows, ColumnSpec, TableLayout, parse_number, read_rows
 from lmtransfer.errors import DataError
 from lmtransfer.tasks.metrics.scored_examples import Ratio, scored_examples
 from lmtransfer.tasks.zero_shot.task import Completion, CompletionScores, CompletionTask, Findings, Item, ModelFacts
@@ -22,6 +23,9 @@ _SELF_PACED = "self_paced_reading_time"
 _COVARIATES = ("Subtlex_log10", "length", "context_length")
 _TEXTS = ("item", "word", "prev_item", "prev_word")
 _NUMBERS = (*_COVARIATES, "prev_length", *_EYE_TRACKING, _SELF_PACED)
+
+#: Share of the variance that counts as rounding of a perfect fit.
+_EXACT = 1e-12
 
 #: Name of a file in the run directory: one JSON line for each word.
 READING_FILE = "reading.jsonl"
@@ -76,7 +80,10 @@ class Reading(CompletionTask):
     @override
     def examples(self, split: str) -> list[ReadWord]:
         self.check_split(split)
-        return _read(self.find_file(self.settings.file))
+        path = self.find_file(self.settings.file)
+        words = _read(path, self.notes[split])
+        _check_numbers(words, path)
+        return words
 
     @override
     def completions(self, item: ReadWord) -> list[Completion]:
@@ -120,20 +127,43 @@ class Reading(CompletionTask):
         )
 
 
-def _read(path: Path) -> list[ReadWord]:
-    try:
-        table = pd.read_csv(path, dtype=str, keep_default_na=False)
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path}: not a comma-separated table ({error})") from None
-    missing = [name for name in (*_TEXTS, *_NUMBERS) if name not in table]
-    if missing:
-        raise DataError(f"{path}: no column named {' or '.join(missing)}; the columns are {', '.join(table)}")
-    numbers = table[list(_NUMBERS)].apply(pd.to_numeric, errors="coerce").to_numpy(dtype=np.float64)
-    texts = table[list(_TEXTS)].to_numpy()
-    return [
-        ReadWord(str(row), context, word, (before, word_before) if before and word_before else None, tuple(values))
-        for row, ((context, word, before, word_before), values) in enumerate(zip(texts, numbers, strict=True))
-    ]
+def _read(path: Path, notes: Notes) -> list[ReadWord]:
+    columns = [ColumnSpec((name,), "", advice="Choose another file") for name in (*_TEXTS, *_NUMBERS)]
+    bad_rows = BadRows("refuse", notes, "or remove it")
+    words: list[ReadWord] = []
+    for row in read_rows(path, columns, layout=TableLayout(), bad_rows=bad_rows):
+        context, word, before, word_before = (text or "" for text in row.values[: len(_TEXTS)])
+        if not word.strip():
+            bad_rows.report("rows without a word", row.where, "the word is missing")
+        numbers = []
+        for name, text in zip(_NUMBERS, row.values[len(_TEXTS) :], strict=True):
+            try:
+                numbers.append(parse_number(text))
+            except ValueError as problem:
+                bad_rows.report("rows without numbers", row.where, f"{name}: {problem}")
+        previous = (before, word_before) if before and word_before else None
+        words.append(ReadWord(str(row.number), context, word, previous, tuple(numbers)))
+    return words
+
+
+def _check_numbers(words: Sequence[ReadWord], path: Path) -> None:
+    """Check, before texts are scored, that the regressions have enough rows and that the times differ."""
+    numbers = dict(zip(_NUMBERS, np.array([word.numbers for word in words]).reshape(-1, len(_NUMBERS)).T, strict=True))
+    has_previous = np.array([word.previous is not None for word in words], dtype=bool)
+    for name in (*_EYE_TRACKING, _SELF_PACED):
+        names = [name, *_COVARIATES, *(["prev_length"] if name == _SELF_PACED else [])]
+        rows = np.isfinite(np.array([numbers[column] for column in names])).all(axis=0)
+        if name == _SELF_PACED:
+            rows &= has_previous
+        num_covariates = len(names) - 1 + (name == _SELF_PACED)
+        least = 3 + num_covariates + num_covariates * (num_covariates - 1) // 2  # one more than the coefficients
+        if rows.sum() < least:
+            raise DataError(
+                f"{path}: the regression for {name} needs at least {least} rows with numbers in {', '.join(names)}"
+                f"{' and a previous word' * (name == _SELF_PACED)}, but the file has {int(rows.sum())} such rows"
+            )
+        if np.ptp(numbers[name][rows]) == 0:
+            raise DataError(f"{path}: all values in the column {name} are equal, so there is no variance to explain")
 
 
 def _completion(context: str, word: str) -> Completion:
@@ -147,6 +177,9 @@ def variance_explained(times: np.ndarray, covariates: Sequence[np.ndarray], surp
     Args:
         times: reading times, shape (N,); rows with a NaN in any column are left out.
         covariates: columns of the baseline, a linear regression that also has their pairwise products and a constant.
+
+    Returns:
+        0 if the baseline explains all variance.
     """
     rows = np.isfinite(np.column_stack([times, *covariates, surprisal])).all(axis=1)
     columns = [column[rows] for column in (*covariates, surprisal)]
@@ -154,7 +187,8 @@ def variance_explained(times: np.ndarray, covariates: Sequence[np.ndarray], surp
     products = [left * right for left, right in itertools.combinations(columns[:-1], 2)]
     baseline = np.column_stack([np.ones(rows.sum()), *columns[:-1], *products])
     left, right = (_residual(times[rows], design) for design in (baseline, np.column_stack([baseline, columns[-1]])))
-    return float(1 - right / left)
+    total = float(((times[rows] - times[rows].mean()) ** 2).sum())
+    return 1 - right / left if left > _EXACT * total else 0.0
 
 
 def _residual(target: np.ndarray, design: np.ndarray) -> float:

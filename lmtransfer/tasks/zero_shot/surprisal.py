@@ -11,6 +11,7 @@ import numpy as np
 from typing_extensions import override
 
 from lmtransfer.config.types import DataFile
+from lmtransfer.data.documents import clean
 from lmtransfer.data.files import read_lines
 from lmtransfer.errors import DataError
 from lmtransfer.tasks.metrics.scored_examples import Ratio, ScoredExamples, scored_examples
@@ -69,7 +70,12 @@ class Surprisal(CompletionTask):
         """Read the lines that are not blank."""
         self.check_split(split)
         path = self.find_file(self.settings.file)
-        passages = [Passage(f"{path.name}:{number}", line) for number, line in read_lines(path) if line.strip()]
+        notes = self.notes[split]
+        passages = [
+            Passage(f"{path.name}:{number}", clean(line, f"{path}:{number}", notes))
+            for number, line in read_lines(path, notes=notes)
+            if line.strip()
+        ]
         if not passages:
             raise DataError(f"task.file={self.settings.file}: the file contains no text")
         return passages

@@ -11,7 +11,8 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from lmtransfer.config.types import Folder
-from lmtransfer.data.files import find_file
+from lmtransfer.data.documents import Notes
+from lmtransfer.data.files import explain_irregular, find_file
 from lmtransfer.errors import DataError
 from lmtransfer.tasks.base import TaskWithoutHead
 from lmtransfer.tasks.metrics.scored_examples import ScoredExamples
@@ -168,14 +169,17 @@ class CompletionTask(TaskWithoutHead):
         """
         paths = self.paths(names)
         path = next((path for path in map(find_file, paths) if path is not None), None)
+        if path is None and (irregular := explain_irregular(paths)) is not None:
+            raise DataError(f"task.file={names}: {irregular}")
         if path is None:
             raise DataError(f"task.file={names}: there is no file {' or '.join(map(str, paths))}")
         return path
 
     def check_split(self, split: str) -> None:
-        """Raise DataError if the task has no such split."""
+        """Raise DataError if the task has no such split; otherwise start its ``notes``."""
         if split not in self.splits:
             raise DataError(f"split={split}: task {self.name} has the splits {', '.join(self.splits)}")
+        self.notes = {split: Notes()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 from scipy.special import expit
-from typing_extensions import TypedDict, override
+from typing_extensions import override
 
 from lmtransfer.config.types import DataFolder
-from lmtransfer.data.files import read_lines
 from lmtransfer.errors import DataError
-from lmtransfer.system.safe_files import parse_json
-from lmtransfer.tasks.file_formats.blimp import choice_files
+from lmtransfer.tasks.file_formats.blimp import choice_files, read_objects
+from lmtransfer.tasks.file_formats.json_document import JsonNode
 from lmtransfer.tasks.metrics.scored_examples import Ratio, scored_examples
 from lmtransfer.tasks.zero_shot.task import Completion, CompletionScores, CompletionTask, Findings, Item, ModelFacts
 
@@ -67,11 +66,14 @@ class WordFormPreference(CompletionTask):
         files = choice_files(paths)
         if not files:
             raise DataError(f"task {self.name}: no .jsonl files in {' or '.join(map(str, paths))}")
-        return [
-            _item(line, f"{path}:{number}", name, number - 1)
+        items = [
+            _item(row, name, number)
             for name, path in files.items()
-            for number, line in read_lines(path)
+            for number, row in read_objects(path, self.notes[split])
         ]
+        if not items:
+            raise DataError(f"task {self.name}: {', '.join(map(str, files.values()))}: the files contain no items")
+        return items
 
     @override
     def completions(self, item: WordForms) -> list[Completion]:
@@ -82,31 +84,31 @@ class WordFormPreference(CompletionTask):
         logs = np.array([part.log_probabilities for part in scores])
         preferences = expit(logs[:, 0] - logs[:, 1])
         ratios, subsets = np.array([item.ratio for item in items]), np.array([item.subset for item in items])
-        correlations = {
-            f"file/{subset}/spearman": float(
-                np.nan_to_num(stats.spearmanr(preferences[subsets == subset], ratios[subsets == subset]).statistic)
-            )
-            for subset in dict.fromkeys(subsets.tolist())
-        }
+        correlations: dict[str, float] = {}
+        notes: list[str] = []
+        for subset in dict.fromkeys(subsets.tolist()):
+            sides = [values[subsets == subset] for values in (preferences, ratios)]
+            if min(len(np.unique(side)) for side in sides) > 1:
+                correlations[subset] = float(stats.spearmanr(*sides).statistic)
+            else:
+                correlations[subset] = 0.0
+                notes.append(f"the correlation of {subset} is undefined (too few different values) and counts as 0")
         return Findings(
-            metrics={"spearman": float(np.mean(list(correlations.values()))), **correlations},
+            metrics={
+                "spearman": float(np.mean(list(correlations.values()))),
+                **{f"file/{subset}/spearman": value for subset, value in correlations.items()},
+            },
             examples=scored_examples(
                 items, kind="pairs", ratios={"preference": Ratio(preferences, np.ones(len(items)))}
             ),
             num_scored=len(items),
             chance=0.0,
-            notes=[f"{len(correlations)} files"],
+            notes=[f"{len(correlations)} files", *notes],
         )
 
 
-class _Line(TypedDict):
-    sentences: str
-    ratio: float
-
-
-def _item(line: str, where: str, subset: str, number: int) -> WordForms:
-    fields = parse_json(line.encode(), _Line, source=where, error=DataError)
-    sentences = fields["sentences"].split("\t")
-    if len(sentences) != 2:
-        raise DataError(f"{where}: the field sentences must contain two sentences with a tab between them")
-    return WordForms(f"{subset}:{number}", (sentences[0], sentences[1]), fields["ratio"], subset)
+def _item(row: JsonNode, subset: str, number: int) -> WordForms:
+    sentences = row.field("sentences").text().split("\t")
+    if len(sentences) != 2 or not all(sentence.strip() for sentence in sentences):
+        raise DataError(f"{row.where}: the field sentences must contain two sentences with a tab between them")
+    return WordForms(f"{subset}:{number}", (sentences[0], sentences[1]), row.field("ratio").finite(), subset)

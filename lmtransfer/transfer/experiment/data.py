@@ -41,6 +41,7 @@ class TaskData:
         parts: examples of each seed (and fold), some of them held out to choose a checkpoint or a learning rate.
         whole: examples of each seed (and fold), all for training, for runs that choose nothing.
         evaluation: the scored split; with folds, the whole training split.
+        notes: messages about scored examples whose texts are also in the training split.
         choosing: the dev split, if checkpoint and rate are chosen by it; None if they are chosen by a held-out part.
     """
 
@@ -50,6 +51,7 @@ class TaskData:
     evaluation: EncodedExamples
     choosing: EncodedExamples | None
     split: str
+    notes: tuple[str, ...] = ()
 
     def join_outputs(self, outputs: Mapping[Draw, np.ndarray]) -> np.ndarray:
         """Join the outputs (rows, K) for the examples that each draw scores, in the order of ``evaluation``."""
@@ -84,6 +86,8 @@ def read_task_data(task: Task, tokenizer: Tokenizer, encoder: Encoder, *, seeds:
         choosing = encode_split(task, task.examples("dev"), tokenizer, encoder, split="dev")
     examples = task.examples("train")
     _check_gold(examples, "train")
+    held_out = {split: scored} if choosing is None else {split: scored, "dev": choosing}
+    notes = (repeated_texts(examples, encoded.examples, split=name) for name, encoded in held_out.items())
     class_indices = np.array([example.class_index for example in examples])
     groups = [example.group for example in examples]
     parts: dict[Draw, RunExamples] = {}
@@ -107,6 +111,21 @@ def read_task_data(task: Task, tokenizer: Tokenizer, encoder: Encoder, *, seeds:
         evaluation=scored,
         choosing=choosing,
         split=split,
+        notes=tuple(filter(None, notes)),
+    )
+
+
+def repeated_texts(train: Sequence[Example], examples: Sequence[Example], *, split: str) -> str | None:
+    """Return a message with the number of examples whose texts equal those of a training example; None without any."""
+    seen = {example.content for example in train}
+    count = sum(example.content in seen for example in examples)
+    if not count:
+        return None
+    what = "all" if count == len(examples) else f"{count:,} of the"
+    verb = "is" if count == 1 and len(examples) > 1 else "are"
+    return (
+        f"{what} {len(examples):,} examples of split {split} {verb} also in the training split (same texts), so the "
+        f"score {'only' * (count == len(examples)) or 'also'} measures what the model has memorized"
     )
 
 

@@ -12,7 +12,6 @@ from statistics import fmean
 from typing import Any, cast
 
 import numpy as np
-from omegaconf import DictConfig
 from safetensors.numpy import load_file, save_file
 
 from lmtransfer.config.component import build
@@ -25,6 +24,7 @@ from lmtransfer.runs.tracking import open_trackers
 from lmtransfer.runs.trust import check_named, mark_as_own
 from lmtransfer.system.machine import naming
 from lmtransfer.tasks.base import Task
+from lmtransfer.tasks.label_checks import find_label, index_labels
 from lmtransfer.tasks.metrics.scored_examples import Predictions
 from lmtransfer.training import process_group
 from lmtransfer.training.hardware import Hardware
@@ -228,14 +228,14 @@ def write_run_files(directory: RunDirectory, config: dict[str, Any], setting: Se
     mark_as_own(directory.path)
 
 
-def task_of(saved: SavedRun, *, node: DictConfig | None = None, data_root: str | None = None) -> Task:
+def task_of(saved: SavedRun, *, node: Mapping[Any, Any] | None = None, data_root: str | None = None) -> Task:
     """Return the task of ``node``, by default the run's own task."""
     own = saved.component("task", "data_root", "cache_dir")
     root = data_root or saved.data_root
     return cast(Task, build(own if node is None else node, data_root=root, cache_dir=saved.cache_dir))
 
 
-def task_to_answer(saved: SavedRun, *, node: DictConfig | None, data_root: str | None) -> Task:
+def task_to_answer(saved: SavedRun, *, node: Mapping[Any, Any] | None, data_root: str | None) -> Task:
     """Return the task whose split is predicted: the user's choice, or the run's own task."""
     if node is None and not saved.trusted:
         check_named(saved.config["task"], "task", saved.path, data_root=data_root)
@@ -276,9 +276,11 @@ def match_labels(run_labels: Sequence[str], task_labels: Sequence[str]) -> list[
     """Return the index in the run of each label of the task, matched by name; None if the order is the same."""
     if list(run_labels) == list(task_labels):
         return None
-    if sorted(run_labels) != sorted(task_labels):
+    indices = index_labels(run_labels)
+    order = [index for index in (find_label(label, indices) for label in task_labels) if index is not None]
+    if sorted(order) != list(range(len(run_labels))) or len(task_labels) != len(run_labels):
         raise DataError(
             f"the run has the labels {', '.join(run_labels)}, but the task has {', '.join(task_labels)}; labels are "
             "matched by name, so set the same names with task.labels, or choose another task"
         )
-    return [list(run_labels).index(label) for label in task_labels]
+    return order

@@ -13,6 +13,7 @@ from torch import Tensor
 from lmtransfer.config.component import build
 from lmtransfer.config.effective import effective_train
 from lmtransfer.config.overrides import override_keys
+from lmtransfer.config.plain import literal
 from lmtransfer.config.settings import TrainSettings
 from lmtransfer.interop.importing import attention_of
 from lmtransfer.interop.open_run import open_saved, origin_of
@@ -147,7 +148,7 @@ def open_start(cfg: DictConfig) -> SavedRun:
     key = "init" if cfg.get("init") else "tokenizer_from"
     source = open_saved(cfg[key], key=key)
     with open_dict(cfg):
-        cfg[key] = source.reference
+        cfg[key] = literal(source.reference)
         if key == "init":
             cfg.model = source.model_node
     return source
@@ -167,7 +168,7 @@ def build_settings(
     if task.zero_shot:
         _ = task.head  # raises an error if there is nothing to train
     if cfg.task.get("labels", "") is None:
-        cfg.task.labels = list(task.labels)  # as found in the training file; saved with the run
+        cfg.task.labels = literal(list(task.labels))  # as found in the training file; saved with the run
     if cfg.task.get("scheme", "") is None:
         cfg.task.scheme = getattr(task, "scheme", None)  # likewise
     # Check the weights against the configs before building an encoder of that size.
@@ -192,7 +193,7 @@ def build_settings(
     seeds = range(cfg.seed, cfg.seed + cfg.seeds)
     with console.status(f"reading {task.name}"):
         data = read_task_data(task, source.tokenizer, encoder, seeds=seeds, split=cfg.split)
-    for line in task_notes(task):
+    for line in [*task_notes(task), *data.notes]:
         console.print(f"note: {line}", markup=False, soft_wrap=True)
     setting = Setting(
         task=task,
