@@ -159,8 +159,14 @@ def text_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
 
 @pytest.fixture
 def world(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A copy of what the fixture ``made`` of a file of tests has made, which is the current folder."""
+    """A copy of what the fixture ``made`` of a file of tests has made, which is the current folder.
+
+    The cache is empty but for the key of the user, who is the same.
+    """
     shutil.copytree(made, tmp_path / "world")
+    (tmp_path / "cache").mkdir()
+    if (key := made / "cache" / "made_here.key").is_file():
+        shutil.copy(key, tmp_path / "cache")
     monkeypatch.chdir(tmp_path / "world")
     monkeypatch.setenv("LMTRANSFER_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("LMTRANSFER_DATA", raising=False)
