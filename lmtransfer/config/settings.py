@@ -311,7 +311,9 @@ class _Training(_WithRuns):
     )
     resume: bool = _doc("true: continue the run with this name from its last checkpoint", False)
     jobs: SmallCount = _doc(
-        "number of seeds to train at the same time, each in its own process with its share of the threads", 1
+        "number of seeds (with -m: of points) to run at the same time, each in its own process with its share of the "
+        "threads",
+        1,
     )
     cluster: ClusterSettings | None = _doc(_CLUSTER)
     train: TrainSettings = TrainSettings()
