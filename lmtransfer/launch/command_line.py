@@ -17,7 +17,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 
 from lmtransfer.config import command_help, config_files, overrides, paths
-from lmtransfer.config.composing import REFUSALS, compose_files, diagnose, running_config
+from lmtransfer.config.composing import REFUSALS, compose_files, diagnose, quote_texts, running_config
 from lmtransfer.config.config_files import drop_null_groups
 from lmtransfer.config.overrides import CommandLine
 from lmtransfer.config.short_forms import expand_task_groups
@@ -70,8 +70,9 @@ def _recipe_sweeps(command: str, line: CommandLine, words: Sequence[str], folder
 def _answer(command: str, line: CommandLine, words: Sequence[str], folders: Sequence[Path]) -> None:
     """Print what the options ask for: the help page, or what Hydra tells about the configuration."""
     primary = line.config_name or command
+    words = quote_texts(words, command=primary, config_dir=line.config_dir)
     saved, errors = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
-    sys.argv = [f"lmtransfer {command}", *line.options, *words]
+    sys.argv = [f"lmtransfer {command}", *line.options, *(["-m"] if line.is_sweep else []), *words]
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises its errors instead of printing them
     try:
         if {"--help", "-h"}.isdisjoint(line.options):
@@ -86,8 +87,8 @@ def _answer(command: str, line: CommandLine, words: Sequence[str], folders: Sequ
     finally:
         HydraConfig.instance().cfg = None
         sys.argv = saved
-        if errors is None:
-            del os.environ["HYDRA_FULL_ERROR"]
+        del os.environ["HYDRA_FULL_ERROR"]
+        os.environ |= {} if errors is None else {"HYDRA_FULL_ERROR": errors}
 
 
 def call_command(command: str, line: CommandLine, **arguments: Any) -> Any:

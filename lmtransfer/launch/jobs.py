@@ -78,6 +78,7 @@ class Job:
 class _PlaceSettings(Settings):
     jobs: SmallCount = 1
     cluster: ClusterSettings | None = None
+    cache_dir: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +105,7 @@ class Place:
         Args:
             command: name of the command, if the jobs are parts of it; None if the jobs are other commands.
         """
-        settings = _PlaceSettings.from_config(OmegaConf.masked_copy(cfg, ["jobs", "cluster"]))
+        settings = _PlaceSettings.from_config(OmegaConf.masked_copy(cfg, ["jobs", "cluster", "cache_dir"]))
         if (settings.jobs > 1 or settings.cluster is not None) and ranks.world_size() > 1:
             raise ConfigError("jobs and cluster start their own processes: leave both out under torchrun")
         if settings.cluster is not None:
@@ -114,9 +115,9 @@ class Place:
         if command is not None and HydraConfig.initialized():
             primary = HydraConfig.get().job.config_name
             options += ["--config-name", str(primary)] if primary not in (None, command) else []
-        has_own_threads = command is not None and OmegaConf.select(cfg, "hardware.threads", default=1) is not None
-        cache_dir = cfg.get("cache_dir")
-        return cls(settings.jobs, settings.cluster, tuple(options), not has_own_threads, cache_dir)
+        threads = OmegaConf.select(cfg, "hardware.threads", default=1, throw_on_resolution_failure=False)
+        shares_cores = command is None or threads is None
+        return cls(settings.jobs, settings.cluster, tuple(options), shares_cores, settings.cache_dir)
 
     @property
     def is_here(self) -> bool:

@@ -142,7 +142,7 @@ class _Sweep:
     def _place_outputs(self, point: Point, cfg: DictConfig) -> None:
         root, name = (_value(cfg, key) for key in ("output_root", "name"))
         folder = Path(root or "runs").absolute() / self._command
-        point.label = point.label or f"name={name}"
+        point.label = point.label or (f"name={name}" if name else self._command)
         if root and name:
             point.folder = folder / sweep_name(name)
             point.log = point.folder.parent / "logs" / f"{point.folder.name}.log"
