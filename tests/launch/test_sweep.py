@@ -132,7 +132,8 @@ def start(text_world: Path) -> Start:
     (text_world / "counting.py").write_text(CORPUS)
 
     def started(*words: str) -> subprocess.Popen[str]:
-        environment = {"PYTHONPATH": str(text_world), "LMTRANSFER_ALLOW": "counting", "OMP_NUM_THREADS": "1"}
+        importable = os.pathsep.join(filter(None, (str(text_world), os.environ.get("PYTHONPATH"))))
+        environment = {"PYTHONPATH": importable, "LMTRANSFER_ALLOW": "counting", "OMP_NUM_THREADS": "1"}
         return subprocess.Popen(
             [sys.executable, "-m", "lmtransfer", *words],
             env={**os.environ, **environment, "PASSES": str(text_world / "passes"), "COLUMNS": "120"},
