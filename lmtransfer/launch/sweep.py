@@ -26,11 +26,12 @@ from lmtransfer.config.composing import quote_texts, running_config
 from lmtransfer.config.config_files import primary_config
 from lmtransfer.config.effective import complete_values
 from lmtransfer.config.overrides import CommandLine, key_of
+from lmtransfer.config.sources import named_by_user
 from lmtransfer.config.sweep_names import as_point, point_suffix, sweep_name
 from lmtransfer.errors import ConfigError, Interrupted, LmtransferError
 from lmtransfer.launch.jobs import Job, Place, run_jobs
 from lmtransfer.launch.run_once import run_as_is, settings_check, to_user_error
-from lmtransfer.system import machine
+from lmtransfer.system import door, machine
 from lmtransfer.system.console import Console
 from lmtransfer.system.printable import duration, time_unit
 
@@ -129,7 +130,8 @@ class _Sweep:
                 try:
                     if check is not None:
                         complete_values(cfg, self._command)
-                        check(cfg)
+                        with door.command(named_by_user(cfg, self._command), has_trust="trust" in cfg):
+                            check(cfg)
                 except LmtransferError as error:
                     label = " ".join(word for word in point.words if word not in self._words)
                     for problem in error.problems if isinstance(error, ConfigError) else [str(error)]:
