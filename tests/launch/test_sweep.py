@@ -237,7 +237,13 @@ def test_points_that_fail_beside_others_are_listed_and_tabled(start: Start, text
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "status"),
-    [(signal.SIGINT, 75), (signal.SIGTERM, 75), (signal.SIGHUP, 75), (signal.SIGKILL, -signal.SIGKILL)],
+    [
+        (signal.SIGINT, 75),
+        (signal.SIGTERM, 75),
+        (signal.SIGHUP, 75),
+        (signal.SIGUSR1, 75),
+        (signal.SIGKILL, -signal.SIGKILL),
+    ],
 )
 def test_what_ends_the_command_costs_points_beside_each_other_no_step(
     number: signal.Signals, status: int, start: Start, text_world: Path
