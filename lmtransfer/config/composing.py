@@ -31,14 +31,6 @@ from lmtransfer.system.validation import inner_type, is_text
 
 #: Hydra's errors when it cannot compose.
 REFUSALS = (HydraException, OmegaConfBaseException, ValueError, YAMLError, RecursionError)
-#: The package of each launcher. Hydra itself has only "basic".
-_LAUNCHER_PACKAGES = {
-    "joblib": "hydra-joblib-launcher",
-    "ray": "hydra-ray-launcher",
-    "ray_aws": "hydra-ray-launcher",
-    "submitit_local": "hydra-submitit-launcher",
-    "submitit_slurm": "hydra-submitit-launcher",
-}
 
 
 def compose_files(primary: str | None, words: Sequence[str], *, config_dir: str | None = None) -> DictConfig:
@@ -63,20 +55,31 @@ def compose_files(primary: str | None, words: Sequence[str], *, config_dir: str 
 
 
 @contextmanager
-def running_config(command: str, words: Sequence[str], *, config_dir: str | None = None) -> Iterator[DictConfig]:
+def running_config(
+    command: str,
+    words: Sequence[str],
+    *,
+    primary: str | None = None,
+    config_dir: str | None = None,
+    sweep: Sequence[str] = (),
+) -> Iterator[DictConfig]:
     """Provide the configuration of ``lmtransfer <command> <words>``, which is the running command inside the block.
 
     Args:
         words: ``key=value`` overrides, quoted for Hydra.
+        primary: the name of the command's own config, if it is not the command's name.
+        sweep: the overrides of the sweep that has the command as a point; error messages refer to them.
     """
+    primary = primary or command
     words = _quote_choices(words, config_dir)
     try:
-        cfg = compose_files(command, words, config_dir=config_dir)
+        cfg = compose_files(primary, words, config_dir=config_dir)
         typed = _quote_text_values(words, cfg, command)
         if typed != words:
-            cfg = compose_files(command, typed, config_dir=config_dir)
+            cfg = compose_files(primary, typed, config_dir=config_dir)
     except REFUSALS as error:
-        raise diagnose(error, command=command, words=words, config_dir=config_dir, is_sweep=False) from error
+        given = sweep or words
+        raise diagnose(error, command=primary, words=given, config_dir=config_dir, is_sweep=bool(sweep)) from error
     before = HydraConfig.instance().cfg
     try:
         HydraConfig.instance().set_config(cfg)
@@ -93,9 +96,9 @@ def quote_texts(words: Sequence[str], *, command: str, config_dir: str | None) -
     if not any(overrides.has_number(word) for word in words):
         return words
     try:
-        cfg = compose_files(command, overrides.first_values(words), config_dir=config_dir)
+        cfg = compose_files(command, overrides.first_values(words, _folders(config_dir)), config_dir=config_dir)
     except (ConfigError, *REFUSALS):
-        return words  # Hydra raises the same error later
+        return words  # composing the points raises the same error
     return _quote_text_values(words, cfg, command)
 
 
@@ -281,14 +284,6 @@ def _explain(error: Exception, folders: list[Path]) -> list[str]:
     if missing:
         exists = list_names(paths.group_options(missing[1], folders))
         return [f"{missing[1]}: choose one with {missing[1]}=<name>; the choices are: {exists}"]
-    launcher = re.search(r"Could not find 'hydra/launcher/([^']+)'", message)
-    if launcher:
-        return [_missing_launcher(launcher[1])]
-    setting = re.search(r"Could not override '(hydra\.launcher\.[^']+)'", message)
-    if setting:
-        return [
-            f"{setting[1]}: the launcher has no such key; choose a launcher that has it, such as hydra/launcher=joblib"
-        ]
     lost = re.match(r"In '([^']+)': Could not find '([^']+)/([^'/]+)'", message)
     if lost and (options := paths.group_options(lost[2], folders)):
         file, group, name = lost.groups()
@@ -298,11 +293,3 @@ def _explain(error: Exception, folders: list[Path]) -> list[str]:
     if error.__cause__ is not None and str(error.__cause__) not in message:
         message += f"\n{error.__cause__}"
     return ["\n".join(line.rstrip() for line in message.splitlines() if line.strip())]
-
-
-def _missing_launcher(launcher: str) -> str:
-    package = _LAUNCHER_PACKAGES.get(launcher)
-    if package is None:
-        known = hint(launcher, ["basic", *_LAUNCHER_PACKAGES], what="launchers")
-        return f"hydra/launcher={launcher}: there is no such launcher; {known}"
-    return f"hydra/launcher={launcher}: the package {package} is not installed: pip install {package}"

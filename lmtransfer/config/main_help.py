@@ -57,7 +57,7 @@ THE MANUAL
 SWEEPS
   lmtransfer pretrain -m objective.mask_prob=0.05,0.15,0.4 train.steps=500
       one run for each value (or combination of values), and a table at the end; a rerun skips finished runs
-      hydra/launcher=joblib hydra.launcher.n_jobs=4 performs four runs at a time, submitit_slurm uses a cluster
+      jobs=4 performs four of them at a time, cluster=slurm submits each to a cluster
 
 OTHER
   lmtransfer --version

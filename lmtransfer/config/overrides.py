@@ -12,10 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
+from typing import cast
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override, Quote, QuotedString
+from hydra.core.override_parser.types import Glob, Override, Quote, QuotedString
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
 
@@ -43,9 +44,11 @@ OPTIONS = {
     "--info": "?",
     "-i": "?",
     "--hydra-help": "0",
-    "--run": "0",
-    "-r": "0",
 }
+#: The options that set how a command runs; with any other option, it prints something instead.
+_OF_RUNS = frozenset({"--multirun", "-m", "--config-dir", "-cd", "--config-name", "-cn"})
+#: An option that only the jobs of a sweep have.
+_POINT = "--point"
 
 #: A quoted text, or an unquoted word in a value other than a mapping's key.
 _WORD = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|(?P<word>[^\s,\[\]{}():'"]+)(?!\s*:)(?![^\s,\[\]{}():'"])""")
@@ -62,6 +65,8 @@ class CommandLine:
     Attributes:
         overrides: ``key=value`` and similar forms (``+key=value``, ``~key``), quoted if needed.
         bare: words that are neither options nor overrides.
+        asks: whether an option asks for an output instead of a run.
+        point: the settings that make this command a point of a sweep (``sweep_names.as_point``).
     """
 
     options: list[str] = field(default_factory=list)
@@ -69,6 +74,8 @@ class CommandLine:
     bare: list[str] = field(default_factory=list)
     config_dir: str | None = None
     config_name: str | None = None
+    asks: bool = False
+    point: str | None = None
     is_sweep: bool = False
 
 
@@ -88,9 +95,13 @@ def read(words: Sequence[str]) -> CommandLine:
             (line.overrides if is_override else line.bare).append(word)
             continue
         option, equals, value = word.partition("=")
+        if option == _POINT:
+            line.point = value
+            continue
         if option not in OPTIONS:
             raise ConfigError(f"there is no option {option}; {_instead_of(option, equals + value, rest)}")
         line.options.append(option)
+        line.asks = line.asks or option not in _OF_RUNS
         takes = OPTIONS[option]
         if not equals and (takes == "1" or (takes == "?" and rest and "=" not in rest[0] and rest[0][0] != "-")):
             if not rest:
@@ -151,19 +162,34 @@ def quote_numbers(override: str) -> str:
     return text if _try_parse(text) is not None else override
 
 
-def first_values(command_line: Sequence[str]) -> list[str]:
-    """Return the overrides of a sweep's first point, except those whose values only Hydra can list."""
-    return [words[0] for word in command_line if (words := each_value(parse(word)))]
+def point_option(overrides: str) -> str:
+    """Return the option that makes a command a point of a sweep."""
+    return f"{_POINT}={overrides}"
 
 
-def each_value(override: Override) -> list[str]:
-    """Return ``key=value`` for each value of an override; empty if only Hydra can list the values."""
+def first_values(words: Sequence[str], folders: Sequence[Path]) -> list[str]:
+    """Return the overrides of a sweep's first point."""
+    return [each_value(parse(word), folders)[0] for word in words]
+
+
+def each_value(override: Override, folders: Sequence[Path]) -> list[str]:
+    """Return ``key=value`` for each value of an override, at least one.
+
+    Args:
+        folders: the config folders, whose files ``glob()`` selects.
+    """
     if not override.is_sweep_override():
         return [str(override.input_line)]
-    try:
-        return [f"{override.get_key_element()}={value}" for value in override.sweep_string_iterator()]
-    except HydraException:
-        return []
+    key, value = override.get_key_element(), cast("Glob | None", override.value())
+    if isinstance(value, Glob):
+        texts = value.filter(paths.group_options(override.key_or_group, folders))
+    elif override.is_discrete_sweep():
+        texts = list(override.sweep_string_iterator())
+    else:
+        raise ConfigError(f"{override.input_line}: a sweep needs single values, such as {key}=1,2 or {key}=range(1,3)")
+    if not texts:
+        raise ConfigError(f"{override.input_line}: there is no such value; list the values, such as {key}=a,b")
+    return [f"{key}={text}" for text in texts]
 
 
 def has_number(override: str) -> bool:
@@ -216,11 +242,9 @@ def parse(override: str) -> Override:
     return result
 
 
-#: The Hydra settings that a user may change; a name that ends with a dot stands for all keys that start with it.
-_HYDRA_SETTINGS = (
-    *("hydra/launcher", "hydra.launcher.", "hydra/sweeper", "hydra.sweeper.", "hydra/help", "hydra.mode"),
-    *("hydra.verbose", "hydra.job.name", "hydra.job.config.", "hydra.run.", "hydra.sweep."),
-)
+#: The Hydra settings that a user may change: whether a command sweeps, and over which values (in a recipe).
+_HYDRA_SETTINGS = ("hydra.mode", "hydra.sweeper.params")
+_LAUNCHERS = ("hydra/launcher", "hydra.launcher", "hydra/sweeper", "hydra.sweeper")
 
 
 def is_hydra_setting(override: str) -> bool:
@@ -229,15 +253,23 @@ def is_hydra_setting(override: str) -> bool:
 
 
 def hydra_problem(override: str) -> str | None:
-    """Explain why an override could run programs or change the environment; return None if it is safe."""
+    """Explain why an override of Hydra's own settings is not supported; return None if it is."""
     key = key_of(override).strip()
-    known = key in _HYDRA_SETTINGS or any(key.startswith(name) for name in _HYDRA_SETTINGS if name.endswith("."))
-    if not is_hydra_setting(override) or (known and "_target_" not in override):
+    if not is_hydra_setting(override) or _is_below(key, _HYDRA_SETTINGS):
         return None
+    if _is_below(key, _LAUNCHERS):
+        return (
+            f"{override[:80]}: a sweep has no launchers and sweepers to choose from: jobs=4 runs four of its points at "
+            "a time, and cluster=slurm submits each point to a cluster"
+        )
     return (
-        f"{override[:80]}: this Hydra setting is not supported, because it can run other programs or change the "
-        "environment; the supported ones are hydra/launcher, hydra.launcher.<key> and hydra.sweeper.params"
+        f"{override[:80]}: this Hydra setting is not supported, because such settings can run other programs or change "
+        "the environment; the supported ones are hydra.mode and hydra.sweeper.params"
     )
+
+
+def _is_below(key: str, names: Sequence[str]) -> bool:
+    return any(key == name or key.startswith(f"{name}.") for name in names)
 
 
 #: Pairs of keys that exclude each other, because they set the same thing.

@@ -21,6 +21,7 @@ from lmtransfer.config.types import (
     Folder,
     LargeCount,
     Name,
+    OneLine,
     OpenShare,
     Positive,
     PositiveProb,
@@ -284,11 +285,13 @@ class ClusterSettings(Settings):
     cpus_per_task: SmallCount | None = _doc("number of CPU cores per job")
     gpus_per_node: SmallCount | None = _doc("number of GPUs per job")
     mem_gb: Positive | None = _doc("memory per job in GB")
-    slurm_partition: str | None = _doc("Slurm partition")
-    slurm_account: str | None = _doc("Slurm account")
-    slurm_qos: str | None = _doc("Slurm quality of service")
-    slurm_constraint: str | None = _doc("features that the Slurm nodes must have")
-    slurm_setup: Sequence[str] | None = _doc("shell commands that each job runs first, such as [module load python]")
+    slurm_partition: OneLine | None = _doc("Slurm partition")
+    slurm_account: OneLine | None = _doc("Slurm account")
+    slurm_qos: OneLine | None = _doc("Slurm quality of service")
+    slurm_constraint: OneLine | None = _doc("features that the Slurm nodes must have")
+    slurm_setup: Sequence[OneLine] | None = _doc(
+        "shell commands that each job runs first, such as [module load python]"
+    )
 
 
 _CLUSTER = "slurm: submit each job to a cluster; null: run on this machine"
@@ -308,7 +311,9 @@ class _Training(_WithRuns):
     )
     resume: bool = _doc("true: continue the run with this name from its last checkpoint", False)
     jobs: SmallCount = _doc(
-        "number of seeds to train at the same time, each in its own process with its share of the threads", 1
+        "number of seeds (with -m: of points) to run at the same time, each in its own process with its share of the "
+        "threads",
+        1,
     )
     cluster: ClusterSettings | None = _doc(_CLUSTER)
     train: TrainSettings = TrainSettings()

@@ -45,6 +45,14 @@ class Source:
     in_data: bool = False
 
 
+def _one_line(value: str) -> str:
+    if any(ord(character) < 32 for character in value):
+        raise ValueError(f"{value[:60]!r} contains a line break or another control character, which is not allowed")
+    return value
+
+
+#: Text for a line of a script.
+OneLine: TypeAlias = Annotated[str, AfterValidator(_one_line)]
 #: The name of a run, a corpus or a task, which becomes a folder name; slashes separate nested folders.
 Name: TypeAlias = Annotated[str, AfterValidator(_usable_name)]
 #: A folder.

@@ -5,20 +5,26 @@ Hydra composes the configuration. It writes no files, does not change the direct
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from lmtransfer.config import config_files, overrides, paths
-from lmtransfer.config.composing import running_config
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+
+from lmtransfer.config import command_help, config_files, overrides, paths
+from lmtransfer.config.composing import REFUSALS, compose_files, diagnose, quote_texts, running_config
 from lmtransfer.config.config_files import drop_null_groups
+from lmtransfer.config.overrides import CommandLine
 from lmtransfer.config.short_forms import expand_task_groups
-from lmtransfer.config.sweep_names import in_sweep
+from lmtransfer.config.sweep_names import as_point
 from lmtransfer.errors import ConfigError
 from lmtransfer.launch.run_once import run_once
-from lmtransfer.launch.run_sweep import run_by_hydra
+from lmtransfer.launch.sweep import run_sweep
 
 #: Hydra supports one running command per process, so calls from several threads wait for each other.
 _one_call = threading.RLock()
@@ -35,22 +41,57 @@ def run_command(command: str, words: Sequence[str]) -> int:
     """
     line = overrides.read(words)
     settings, folders = overrides_and_folders(command, line)
-    words = expand_task_groups(settings, folders)
-    if words != settings and not line.is_sweep:
-        line.options.append("--multirun")
-        line.is_sweep = True
-    settings = words
-    is_plain = _is_plain(line, settings)
-    if is_plain:  # composes once; Hydra's own command line would compose twice
-        with running_config(command, settings, config_dir=line.config_dir) as cfg:
-            if not in_sweep():  # a config may ask for a sweep
-                run_once(command, cfg)
+    expanded = expand_task_groups(settings, folders)
+    line.is_sweep = line.is_sweep or expanded != settings
+    if line.asks:
+        _answer(command, line, expanded, folders)
+        return 0
+    if not (line.is_sweep or _recipe_sweeps(command, line, settings, folders)):
+        with running_config(command, settings, primary=line.config_name, config_dir=line.config_dir) as cfg:
+            if line.point is not None or HydraConfig.get().mode != RunMode.MULTIRUN:
+                with as_point(line.point):
+                    run_once(command, cfg)
                 return 0
-    is_sweep = is_plain or line.is_sweep or any(word.startswith("hydra.mode=") for word in settings)
-    return run_by_hydra(command, line, settings, is_sweep=is_sweep)
+    return run_sweep(command, line, expanded, folders)
 
 
-def call_command(command: str, line: overrides.CommandLine, **arguments: Any) -> Any:
+def _recipe_sweeps(command: str, line: CommandLine, words: Sequence[str], folders: Sequence[Path]) -> bool:
+    """Whether there are several values without ``-m``, and a recipe asks for a sweep."""
+    try:
+        if not any(overrides.parse(word).is_sweep_override() for word in words):
+            return False
+        first = overrides.first_values(words, folders)
+        cfg = compose_files(line.config_name or command, first, config_dir=line.config_dir)
+    except (ConfigError, *REFUSALS):
+        return False  # composing the configuration raises the same error
+    return bool(cfg.hydra.mode == RunMode.MULTIRUN)
+
+
+def _answer(command: str, line: CommandLine, words: Sequence[str], folders: Sequence[Path]) -> None:
+    """Print what the options ask for: the help page, or what Hydra tells about the configuration."""
+    primary = line.config_name or command
+    words = quote_texts(words, command=primary, config_dir=line.config_dir)
+    saved, errors = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
+    sys.argv = [f"lmtransfer {command}", *line.options, *(["-m"] if line.is_sweep else []), *words]
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises its errors instead of printing them
+    try:
+        if {"--help", "-h"}.isdisjoint(line.options):
+            hydra.main(version_base="1.3", config_path=str(paths.conf_dir()), config_name=command)(lambda cfg: None)()
+        else:
+            first = overrides.first_values(words, folders) if line.is_sweep else words
+            print(command_help.page(command, first, primary=primary, config_dir=line.config_dir))
+    except REFUSALS as error:
+        raise diagnose(
+            error, command=primary, words=words, config_dir=line.config_dir, is_sweep=line.is_sweep
+        ) from error
+    finally:
+        HydraConfig.instance().cfg = None
+        sys.argv = saved
+        del os.environ["HYDRA_FULL_ERROR"]
+        os.environ |= {} if errors is None else {"HYDRA_FULL_ERROR": errors}
+
+
+def call_command(command: str, line: CommandLine, **arguments: Any) -> Any:
     """Run a command once for a caller in Python.
 
     Hydra's state is restored afterwards. Calls from several threads run one after another.
@@ -63,31 +104,30 @@ def call_command(command: str, line: overrides.CommandLine, **arguments: Any) ->
         for word, expansion in zip(words, expand_task_groups(words, folders), strict=True):
             if expansion != word:
                 raise ConfigError(f"{word}: a call performs one run; call {command} once for each of {expansion}")
-        if not _is_plain(line, words):
+        options = line.is_sweep or line.asks or line.config_name is not None or line.point is not None
+        if options or not all(map(_is_plain, words)):
             raise ConfigError(
                 f"{' '.join([*line.options, *words])}: a call performs one run, without sweeps, options and Hydra "
                 f"settings; call {command} once for each value, or use the command line"
             )
         with running_config(command, words, config_dir=line.config_dir) as cfg:
-            if in_sweep():
+            if HydraConfig.get().mode == RunMode.MULTIRUN:
                 raise ConfigError(
                     "hydra.mode: a config asks for a sweep, but a call performs one run: use -m on the command line"
                 )
             return run_once(command, cfg, **arguments)
 
 
-def _is_plain(line: overrides.CommandLine, words: Sequence[str]) -> bool:
-    """Whether a command line asks for a single run without Hydra's own features."""
-    if line.is_sweep or not set(line.options) <= {"--config-dir", "-cd", line.config_dir}:
-        return False
+def _is_plain(word: str) -> bool:
+    """Whether an override has one value and changes no Hydra setting."""
     try:
-        parsed = [overrides.parse(override) for override in words]
+        override = overrides.parse(word)
     except ConfigError:
         return True  # composing the configuration raises the error
-    return not any(override.is_sweep_override() or override.is_hydra_override() for override in parsed)
+    return not (override.is_sweep_override() or override.is_hydra_override())
 
 
-def overrides_and_folders(command: str, line: overrides.CommandLine) -> tuple[list[str], list[Path]]:
+def overrides_and_folders(command: str, line: CommandLine) -> tuple[list[str], list[Path]]:
     """Return the overrides of a command line in Hydra's form, and the folders with configs."""
     folders = [paths.conf_dir()]
     if line.config_dir is not None:

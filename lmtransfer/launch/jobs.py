@@ -1,37 +1,36 @@
 """Jobs: commands that produce results, each of which starts when the jobs that it needs have finished.
 
-Seeds, learning rate tries, and the runs of a study are jobs. A job whose result exists is skipped. An unfinished job is
-resumed by its own command. Each job runs in its own process, on this machine or as a cluster job (through submitit).
+Seeds, learning rate tries, the points of a sweep, and the runs of a study are jobs. A job whose result exists is
+skipped. An unfinished job is resumed by its own command. Each job runs in its own process, on this machine or on a
+cluster.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
 
 from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from rich.text import Text
 
 from lmtransfer.config.config_files import own_folder
 from lmtransfer.config.overrides import command_line_overrides, key_of, override_keys
-from lmtransfer.config.plain import resolve_config
-from lmtransfer.errors import ConfigError, Interrupted
+from lmtransfer.config.settings import ClusterSettings, Settings
+from lmtransfer.config.types import SmallCount
+from lmtransfer.errors import ConfigError, Interrupted, RunDirectoryError
+from lmtransfer.launch.processes import LocalProcess, Process, check_cluster, submit
 from lmtransfer.runs.create_or_resume import writer
 from lmtransfer.system import ranks
 from lmtransfer.system.console import Console
 from lmtransfer.system.cores import usable_cores
-from lmtransfer.system.interrupts import FOLLOW, collect_signals
-from lmtransfer.system.optional import import_optional, install_hint
+from lmtransfer.system.interrupts import collect_signals
 from lmtransfer.system.printable import duration, short_path
+from lmtransfer.system.safe_files import open_unlinked
 
 _LOOK_EVERY_SECONDS = 0.5
 
@@ -41,25 +40,34 @@ class Job:
     """A command and its result.
 
     Attributes:
-        result: a file in the job's run directory, which exists once the job has finished.
+        result: a file in the job's run directory, which exists once the job has finished; None if the job has finished
+            when its command succeeds.
+        log: the command's output.
         needs: keys of the jobs that must finish first.
         alone: whether no other job may run on the same machine at the same time, because its budget may be a duration.
         extra: settings that do not affect the result.
+        options: options of the command line.
     """
 
     key: str
     command: str
     overrides: tuple[str, ...]
-    result: Path
+    result: Path | None
     log: Path
     needs: tuple[str, ...] = ()
     alone: bool = False
     extra: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
 
     @property
     def is_finished(self) -> bool:
         """Whether the result exists."""
-        return self.result.is_file()
+        return self.result is not None and self.result.is_file()
+
+    @property
+    def folder(self) -> Path | None:
+        """The job's run directory, if it is known."""
+        return None if self.result is None else self.result.parent
 
     def words(self, *extra: str) -> tuple[str, ...]:
         """Return the command line, including the ``extra`` settings that the job does not set itself."""
@@ -67,18 +75,28 @@ class Job:
         return (self.command, *self.overrides, *(word for word in extra if word.partition("=")[0] not in own))
 
 
+class _PlaceSettings(Settings):
+    jobs: SmallCount = 1
+    cluster: ClusterSettings | None = None
+    cache_dir: str | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where jobs run.
 
     Attributes:
-        cluster: settings of a cluster (``config.settings.ClusterSettings``); None for this machine.
+        cluster: None for this machine.
         options: additional words of every command line, such as the user's config folder.
+        shares_cores: whether each of several jobs on a machine gets its share of the cores.
+        cache_dir: the user's cache, which all machines of a cluster can see.
     """
 
     max_jobs: int = 1
-    cluster: Mapping[str, Any] | None = None
+    cluster: ClusterSettings | None = None
     options: tuple[str, ...] = ()
+    shares_cores: bool = True
+    cache_dir: str | None = None
 
     @classmethod
     def of(cls, cfg: DictConfig, *, command: str | None = None) -> Place:
@@ -87,17 +105,19 @@ class Place:
         Args:
             command: name of the command, if the jobs are parts of it; None if the jobs are other commands.
         """
-        if (cfg.jobs > 1 or cfg.get("cluster") is not None) and ranks.world_size() > 1:
+        settings = _PlaceSettings.from_config(OmegaConf.masked_copy(cfg, ["jobs", "cluster", "cache_dir"]))
+        if (settings.jobs > 1 or settings.cluster is not None) and ranks.world_size() > 1:
             raise ConfigError("jobs and cluster start their own processes: leave both out under torchrun")
-        cluster = None if cfg.get("cluster") is None else resolve_config(cfg.cluster)
-        if cluster is not None and (problem := install_hint("submitit")):
-            raise ConfigError(f"cluster={cluster['executor']}: {problem}")
+        if settings.cluster is not None:
+            check_cluster(settings.cluster)
         folder = own_folder()
         options = [] if folder is None else ["-cd", folder]
         if command is not None and HydraConfig.initialized():
             primary = HydraConfig.get().job.config_name
             options += ["--config-name", str(primary)] if primary not in (None, command) else []
-        return cls(cfg.jobs, cluster, tuple(options))
+        threads = OmegaConf.select(cfg, "hardware.threads", default=1, throw_on_resolution_failure=False)
+        shares_cores = command is None or threads is None
+        return cls(settings.jobs, settings.cluster, tuple(options), shares_cores, settings.cache_dir)
 
     @property
     def is_here(self) -> bool:
@@ -107,30 +127,17 @@ class Place:
     @property
     def shares_machine(self) -> bool:
         """Whether the jobs share one machine."""
-        return self.cluster is None or self.cluster["executor"] == "local"
+        return self.cluster is None or self.cluster.executor == "local"
 
     def start(self, job: Job) -> Process:
         """Start a job."""
-        shares_cores = self.max_jobs > 1 and self.shares_machine and not job.alone
-        threads = [f"hardware.threads={max(1, usable_cores() // self.max_jobs)}"] if shares_cores else []
-        words = job.words(*job.extra, *threads)
-        log = job.log
-        log.parent.mkdir(parents=True, exist_ok=True)
-        words = (*words, *self.options)
-        return _LocalProcess(words, log) if self.cluster is None else _submit(words, log, self.cluster)
-
-
-class Process(Protocol):
-    """A started job."""
-
-    def exit_code(self, *, timeout: float) -> int | None:
-        """Wait for at most ``timeout`` seconds and return the exit code; None if the job is still running."""
-
-    def terminate(self) -> None:
-        """Ask the job to save and stop."""
-
-    def release(self) -> None:
-        """Release the job's resources; if it is still running, ask it to save and stop."""
+        divides = self.shares_cores and self.max_jobs > 1 and self.shares_machine and not job.alone
+        threads = [f"hardware.threads={max(1, usable_cores() // self.max_jobs)}"] if divides else []
+        words = (*job.words(*job.extra, *threads), *job.options, *self.options)
+        job.log.parent.mkdir(parents=True, exist_ok=True)
+        if self.cluster is None:
+            return LocalProcess(words, job.log)
+        return submit(words, job.log, self.cluster, cache_dir=self.cache_dir)
 
 
 #: Called with a job that has ended, its duration in seconds, and whether it was resumed; returns the seconds to print.
@@ -174,7 +181,7 @@ class _Running:
 
     def line(self, heading: str, width: int) -> Text:
         """Return the last output line, truncated to the console width beside the spinner."""
-        last = "saving" if self.terminated else _last_lines(self.job.log)[-1]
+        last = "saving" if self.terminated else last_lines(self.job.log)[-1]
         text = Text(f"{heading}: {last}")
         text.truncate(width - 2, overflow="ellipsis")
         return text
@@ -233,7 +240,7 @@ class _Runner:
                 self._waiting.remove(job)
                 return True
             if self._can_start(job):
-                resumed = job.result.parent.is_dir()
+                resumed = job.folder is not None and job.folder.is_dir()
                 self._waiting.remove(job)
                 process = self._place.start(job)
                 self._running.append(_Running(job, process, time.monotonic(), resumed))
@@ -243,7 +250,7 @@ class _Runner:
         return False
 
     def _can_start(self, job: Job) -> bool:
-        if writer(job.result.parent) is not None:
+        if job.folder is not None and writer(job.folder) is not None:
             return False
         unfinished = {other.key for other in self._waiting} | {running.job.key for running in self._running}
         if any(key in unfinished for key in job.needs):
@@ -258,7 +265,7 @@ class _Runner:
         seconds = self._record(job, seconds, running.resumed)
         if interrupted:
             return
-        if code == 0 and job.is_finished:
+        if code == 0 and (job.result is None or job.is_finished):
             self._say(job, duration(seconds))
         else:
             reason = f"{last_message(job.log)} ({short_path(job.log)})"
@@ -278,113 +285,6 @@ class _Runner:
         self._console.print(f"{self._heading(job)}: {what}", markup=False, soft_wrap=True)
 
 
-class _LocalProcess:
-    """A command in its own process, which is asked to save and stop if this process dies."""
-
-    def __init__(self, words: Sequence[str], log: Path) -> None:
-        followed, self._held = os.pipe()  # this process holds one end; when it closes, the command stops
-        try:
-            with log.open("w", encoding="utf-8") as output:
-                # In its own session, so that Ctrl-C on the terminal reaches only this process, which forwards it once.
-                self._process = subprocess.Popen(
-                    _command_line(words),
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                    pass_fds=(followed,),
-                    env={**os.environ, **_importable(), FOLLOW: str(followed)},
-                )
-        except BaseException:
-            os.close(self._held)
-            raise
-        finally:
-            os.close(followed)
-
-    def exit_code(self, *, timeout: float) -> int | None:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            return self._process.wait(timeout=timeout)
-        return None
-
-    def terminate(self) -> None:
-        self._process.terminate()
-
-    def release(self) -> None:
-        os.close(self._held)
-
-
-@dataclass
-class JobSubmission:
-    """A command that submitit runs on a cluster machine."""
-
-    words: tuple[str, ...]
-    log: Path
-
-    def __call__(self) -> int:
-        """Run the command and return its exit code."""
-        self._process = _LocalProcess(self.words, self.log)
-        try:
-            while (code := self._process.exit_code(timeout=60.0)) is None:
-                pass
-        except BaseException:
-            self._save()
-            raise
-        return code
-
-    def checkpoint(self) -> Any:
-        """Requeue the job; called by submitit before its time limit or on preemption."""
-        self._save()
-        return _submitit().helpers.DelayedSubmission(JobSubmission(self.words, self.log))
-
-    def _save(self) -> None:
-        self._process.terminate()
-        while self._process.exit_code(timeout=60.0) is None:
-            pass
-
-
-class _SubmittedJob:
-    """A cluster job. It continues if this process dies; a restarted runner waits for it."""
-
-    def __init__(self, job: Any, log: Path) -> None:
-        self._job, self._log = job, log
-
-    def exit_code(self, *, timeout: float) -> int | None:
-        if not self._job.done():  # asks Slurm at most once a minute
-            time.sleep(timeout)
-            return None
-        try:
-            return int(self._job.result())
-        except Exception as error:  # from submitit: the job did not start, or its machine failed
-            with self._log.open("a", encoding="utf-8") as output:
-                output.write(f"\nlmtransfer: {' '.join(str(error).split())}\n")
-            return 1
-
-    def terminate(self) -> None:
-        self._job.cancel()
-
-    def release(self) -> None:
-        pass
-
-
-def _submit(words: tuple[str, ...], log: Path, settings: Mapping[str, Any]) -> Process:
-    """Submit a job, or take it over if an earlier runner's Slurm submission of it is still pending or running."""
-    folder, number = log.parent / "submitit", log.with_suffix(".job")
-    if settings["executor"] == "slurm" and number.is_file():
-        job = _submitit().SlurmJob(folder=folder, job_id=number.read_text(encoding="ascii"))
-        if not job.done(force_check=True):
-            return _SubmittedJob(job, log)
-    executor = _submitit().AutoExecutor(folder=folder, cluster=settings["executor"])
-    parameters = {key: value for key, value in settings.items() if key != "executor" and value is not None}
-    executor.update_parameters(name="lmtransfer", **parameters)
-    job = executor.submit(JobSubmission(words, log))
-    number.write_text(job.job_id, encoding="ascii")
-    return _SubmittedJob(job, log)
-
-
-def _submitit() -> Any:
-    return import_optional("submitit", work="cluster", error=ConfigError)
-
-
 def inherit_overrides(root: Path | str, name: str, *own: str) -> tuple[str, ...]:
     """Return the running command's overrides, for a job that performs a part of this command.
 
@@ -397,22 +297,9 @@ def inherit_overrides(root: Path | str, name: str, *own: str) -> tuple[str, ...]
     return (*(word for word in words if not key_of(word).startswith("cluster.")), *own)
 
 
-def _command_line(words: Sequence[str]) -> list[str]:
-    return [sys.executable, "-P", "-m", "lmtransfer", *words]
-
-
-def _importable() -> dict[str, str]:
-    """Return environment variables with which a child process finds this lmtransfer if it is not installed."""
-    package_root = str(Path(__file__).absolute().parents[2])
-    if package_root in sys.path:
-        return {}
-    before = os.environ.get("PYTHONPATH")
-    return {"PYTHONPATH": os.pathsep.join([package_root, *([before] if before else [])])}
-
-
 def last_message(log: Path) -> str:
     """Return the error message of a failed job, or else the last line of its log."""
-    lines = _last_lines(log)
+    lines = last_lines(log)
     errors = [place for place, line in enumerate(lines) if line.startswith("lmtransfer: ")]
     last = lines[errors[-1] :] if errors else lines[-1:]
     return " ".join(line.strip() for line in last).removeprefix("lmtransfer: ")
@@ -423,11 +310,12 @@ def was_interrupted(log: Path) -> bool:
     return bool(re.match(r"interrupted$|interrupted;|[^:]*: stopped after step ", last_message(log)))
 
 
-def _last_lines(log: Path) -> list[str]:
-    """Return the last lines of a log, at least one; [""] if there is no log yet."""
+def last_lines(log: Path) -> list[str]:
+    """Return the last lines of a log, at least one; [""] if there is no log yet, or if it is not a regular file."""
     try:
-        with log.open("rb") as file:
-            file.seek(max(0, log.stat().st_size - 4096))
-            return file.read().decode("utf-8", errors="replace").strip().splitlines() or [""]
-    except FileNotFoundError:
+        with open_unlinked(log, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - 4096))
+            text: str = file.read().decode("utf-8", errors="replace")
+            return text.strip().splitlines() or [""]
+    except (OSError, RunDirectoryError):
         return [""]

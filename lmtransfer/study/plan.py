@@ -141,7 +141,8 @@ class StudyJob(Job):
     @property
     def run(self) -> Path:
         """Absolute path of the run directory."""
-        return self.result.parent
+        assert self.folder is not None
+        return self.folder
 
 
 @dataclass(frozen=True, slots=True)

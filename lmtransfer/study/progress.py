@@ -22,7 +22,7 @@ from typing_extensions import TypedDict
 from lmtransfer.config.overrides import key_of
 from lmtransfer.config.types import NonNegative
 from lmtransfer.errors import ConfigError, RunDirectoryError
-from lmtransfer.launch.jobs import last_message, was_interrupted
+from lmtransfer.launch.jobs import last_lines, last_message, was_interrupted
 from lmtransfer.reporting.runs.collect import COMMANDS
 from lmtransfer.runs.create_or_resume import LOCK, writer
 from lmtransfer.runs.run_directory import RunDirectory
@@ -244,7 +244,7 @@ def _job(folder: Path, stage: str, recipe: str, entry: LedgerEntry) -> JobProgre
     if run is not None and writer(run) is not None and log.is_file():
         seconds = (before or 0.0) + time.time() - _start_time(run)
         return JobProgress(recipe, stage, "running", seconds, note=last_message(log))
-    failed = log.is_file() and "\nlmtransfer: " in "\n" + log.read_text(encoding="utf-8", errors="replace")
+    failed = any(line.startswith("lmtransfer: ") for line in last_lines(log))
     if failed and not was_interrupted(log):
         return JobProgress(recipe, stage, "failed", note=last_message(log))
     return JobProgress(recipe, stage, "waiting" if run is None else "interrupted")

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, MutableMapping
-from contextlib import contextmanager
+from collections.abc import MutableMapping
 from pathlib import Path
 
 #: Iterations of the waiting loop before a thread sleeps: some tens of microseconds. At the end of every parallel region
@@ -18,24 +17,12 @@ SPIN_COUNT = 2000
 #: Variables of GNU's runtime or of OpenMP that users may set; if one is set, it is kept.
 USERS_OWN = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
 
-_sharing = [1]
-
 
 def usable_cores() -> int:
     """Return the number of physical cores that this process should use, at least 1."""
     quota = cpu_quota()
     cores = physical_cores()
-    return max(1, (cores if quota is None else min(cores, int(quota))) // _sharing[-1])
-
-
-@contextmanager
-def share_cores(processes: int) -> Iterator[None]:
-    """Give this process its share of the cores inside the block, as one of the given number of parallel processes."""
-    _sharing.append(processes)
-    try:
-        yield
-    finally:
-        _sharing.pop()
+    return max(1, cores if quota is None else min(cores, int(quota)))
 
 
 def physical_cores() -> int:
@@ -48,11 +35,6 @@ def physical_cores() -> int:
         except OSError:
             siblings.add(str(cpu))
     return max(1, len(siblings))
-
-
-def hardware_threads() -> int:
-    """Return the number of hardware threads that this process may use: several per core with hyper-threads."""
-    return len(_allowed())
 
 
 def _allowed() -> set[int]:

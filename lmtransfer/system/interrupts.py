@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from types import FrameType
 from typing import TextIO
 
@@ -109,23 +109,18 @@ def handle_lost_readers(handle: Callable[[signal.Signals], None]) -> Iterator[No
 
 
 @contextmanager
-def handle_signals(handle: Callable[[int, FrameType | None], None], *, ignored: bool = False) -> Iterator[None]:
-    """Handle signals inside the block; a signal that ``nohup`` ignores only if ``ignored`` is true."""
+def handle_signals(handle: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Handle signals inside the block, except those that ``nohup`` ignores."""
     before = {
         number: signal.signal(number, handle)
         for number in SIGNALS
-        if ignored or number in (signal.SIGINT, signal.SIGTERM) or signal.getsignal(number) is not signal.SIG_IGN
+        if number in (signal.SIGINT, signal.SIGTERM) or signal.getsignal(number) is not signal.SIG_IGN
     }
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def trap_signals() -> AbstractContextManager[None]:
-    """Raise ``Stopped`` at signals inside the block, in a process that did not ``begin`` as a command."""
-    return handle_signals(_stop, ignored=True)
 
 
 @contextmanager

@@ -18,11 +18,11 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypeVar
 
 import yaml
 
-from lmtransfer.errors import LmtransferError
+from lmtransfer.errors import LmtransferError, RunDirectoryError
 from lmtransfer.system import door
 from lmtransfer.system.printable import first_line
 from lmtransfer.system.validation import LARGEST_INTEGER, Misfit, check, describe_value, join
@@ -128,6 +128,33 @@ def open_regular(path: Path, *, error: type[LmtransferError]) -> Iterator[tuple[
             yield file, status.st_size
     except OSError as fault:
         raise error(f"{path}: cannot read the file ({_reason(fault)})") from None
+
+
+def open_unlinked(path: Path, mode: Literal["rb", "wb", "ab"]) -> BinaryIO:
+    """Open a regular file to read, replace or append to; neither the file nor its folder may be a link.
+
+    A link in someone else's run could lead to a file of this user.
+    """
+    flags = {"rb": os.O_RDONLY, "wb": os.O_WRONLY | os.O_CREAT, "ab": os.O_WRONLY | os.O_CREAT | os.O_APPEND}[mode]
+    flags |= os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            file = os.fdopen(os.open(path.name, flags, 0o666, dir_fd=folder), mode)
+        finally:
+            os.close(folder)
+    except OSError:
+        link = next((link for link in (path, path.parent) if link.is_symlink()), None)
+        if link is None:
+            raise
+        raise RunDirectoryError(f"{link}: this is a link, which is not followed: remove it") from None
+    problem = _not_regular(os.fstat(file.fileno()).st_mode)
+    if problem is not None:
+        file.close()
+        raise RunDirectoryError(f"{path}: {problem}")
+    if mode == "wb":
+        file.truncate()
+    return file
 
 
 def _not_regular(mode: int) -> str | None:

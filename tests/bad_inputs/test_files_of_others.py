@@ -421,7 +421,7 @@ def test_a_task_run_of_others_is_held_against_its_schema(name: str, task_world: 
     check(Case(words, names), task_world, answer)
 
 
-APART = {"_target_": "lmtransfer.launch.jobs._LocalProcess", "words": ["list"], "log": "canary"}
+APART = {"_target_": "lmtransfer.launch.processes.LocalProcess", "words": ["list"], "log": "canary"}
 #: Where a hostile run puts a class that starts a program, or another one.
 HOSTILE: dict[str, tuple[str, Any]] = {
     "argument": ("task.columns", APART),
@@ -430,7 +430,7 @@ HOSTILE: dict[str, tuple[str, Any]] = {
     "of_the_model": ("model.activation", APART),
     "whole_task": ("task", APART),
     "other_base": ("model", {"_target_": "lmtransfer.data.corpora.corpus.FileCorpus", "path": "texts"}),
-    "through_a_module": ("task.columns", {"_target_": "lmtransfer.launch.jobs.subprocess.Popen", "args": "x"}),
+    "through_a_module": ("task.columns", {"_target_": "lmtransfer.launch.processes.subprocess.Popen", "args": "x"}),
     "program": ("task.columns", {"_target_": "lmtransfer.__main__.main"}),
 }
 OPENING = (ASK, ("export", "run=t", "to=e"), ("evaluate", "run=t", "split=dev", "name=x"),

@@ -36,7 +36,7 @@ from lmtransfer.system import interrupts, optional
         (["toy", "-m", "model=small,lareg"], ["model=lareg: ", "'large'"]),
         (["toy", "-cd", "nowhere"], ["--config-dir: ", "nowhere"]),
         (["toy", "train.steps=1", "train.seconds=2"], ["train.steps=1", "train.seconds=2"]),
-        (["toy", "hydra/launcher=basci"], ["hydra/launcher=basci", "'basic'"]),
+        (["toy", "hydra/launcher=basci"], ["hydra/launcher=basci", "jobs=4"]),
         (
             ["toy", "model=lareg", "sede=1", "train.stpes=3"],
             ["3 problems", "'large'", "'seed'", "'train.steps'"],

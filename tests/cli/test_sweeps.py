@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import math
 import re
-import shutil
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hydra.core.config_store import ConfigStore
-from hydra.core.plugins import Plugins
 
 from lmtransfer.config.sweep_names import in_sweep
 from lmtransfer.errors import ConfigError, DataError, Interrupted
-from lmtransfer.launch import run_sweep
 
 
 def test_each_point_has_its_own_name_made_of_what_is_swept(lmtransfer: Any, toy: Any) -> None:
@@ -62,32 +56,6 @@ def test_failed_points_do_not_stop_the_others_and_are_listed(lmtransfer: Any, to
     assert "lmtransfer: ZeroDivisionError: a bug. " in result.err
     assert "LMTRANSFER_TRACEBACK=1" in result.err
     assert "Traceback" not in result.err
-
-
-def test_each_point_gives_its_score_to_the_sweeper(lmtransfer: Any, toy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    results = {0: {"metrics": {"accuracy": 0.5}, "mean": 0.7}, 1: {"metrics": {"loss": 3.5, "mlm": 4.0}}}
-
-    def finish(cfg: Any) -> None:
-        if cfg.seed == 3:
-            raise DataError("no such corpus")
-        if cfg.seed in results:
-            folder = Path(f"runs/toy/seed={cfg.seed}")
-            folder.mkdir(parents=True)
-            (folder / "result.json").write_text(json.dumps({"format": 1, **results[cfg.seed]}))
-
-    scores: list[float] = []
-    perform = run_sweep._perform_or_note
-
-    def noted(*given: Any) -> float:
-        scores.append(perform(*given))
-        return scores[-1]
-
-    monkeypatch.setattr(run_sweep, "_perform_or_note", noted)
-    toy.behave = finish
-    assert lmtransfer("toy", "-m", "seed=0,1,2,3").code == 1
-    assert scores[:2] == [0.7, 3.5]
-    assert math.isnan(scores[2])
-    assert math.isnan(scores[3])
 
 
 def test_an_interruption_stops_the_whole_sweep(lmtransfer: Any, toy: Any) -> None:
@@ -153,36 +121,78 @@ def test_a_terminal_shows_all_points_after_each(lmtransfer: Any, toy: Any, monke
     ]
 
 
+def test_values_come_from_ranges_choices_and_the_files_of_a_group(lmtransfer: Any, toy: Any) -> None:
+    lmtransfer("toy", "-m", "seed=range(1,4)")
+    lmtransfer("toy", "-m", "train.steps=choice(5,7)")
+    lmtransfer("toy", "-m", "model=glob(*,exclude=sm*)")
+    lmtransfer("toy", "-m", "+model@twin=small,large", "model=large", "+extra=1,2", "++seed=4", "~experiment")
+    names = [cfg["run_name"] for cfg in toy.configs]
+    assert names[:6] == [*(f"toy/seed={seed}" for seed in (1, 2, 3)), "toy/train.steps=5", "toy/train.steps=7"] + [
+        "toy/model=large"
+    ]
+    assert names[6:] == [f"toy/+extra={n},+model@twin={name}" for name in ("small", "large") for n in (1, 2)]
+    assert [(cfg["twin"]["dim"], cfg["model"]["dim"], cfg["extra"], cfg["seed"]) for cfg in toy.configs[6:]] == [
+        (dim, 64, n, 4) for dim in (8, 64) for n in (1, 2)
+    ]
+
+
+def test_the_command_line_takes_precedence_over_the_values_of_a_recipe(lmtransfer: Any, toy: Any) -> None:
+    (toy.conf / "sweep").mkdir()
+    params = "hydra: {mode: MULTIRUN, sweeper: {params: {seed: '5,6', train.steps: '1,2'}}}\n"
+    (toy.conf / "sweep/both.yaml").write_text(f"# @package _global_\n# A sweep\n{params}")
+    assert lmtransfer("toy", "+sweep=both", "seed=9").code == 0
+    assert lmtransfer("toy", "+sweep=both", "seed=7,8", "train.steps=3").code == 0
+    assert lmtransfer("toy", "+sweep=both", "hydra.mode=RUN").code == 0
+    names = [cfg["run_name"] for cfg in toy.configs]
+    assert names == ["toy/train.steps=1", "toy/train.steps=2", "toy/seed=7", "toy/seed=8", "toy"]
+    assert [cfg["seed"] for cfg in toy.configs] == [9, 9, 7, 8, 0]
+
+
 @pytest.mark.parametrize(
-    ("word", "named"),
+    ("words", "named"),
     [
-        ("hydra/launcher=joblob", ("joblib", "basic")),
-        ("hydra.launcher.n_jobs=2", ("hydra.launcher.n_jobs", "hydra/launcher=joblib")),
-        ("hydra.sweep.dir=here", ("hydra.sweep.dir", "output_root")),
-        ("hydra/launcher=ray", ("hydra/launcher=ray", "pip install hydra-ray-launcher\n")),
+        (["hydra/launcher=joblib"], ("hydra/launcher=joblib", "jobs=4", "cluster=slurm")),
+        (["hydra.launcher.n_jobs=2"], ("hydra.launcher.n_jobs", "jobs=4")),
+        (["hydra/sweeper=optuna"], ("hydra/sweeper=optuna", "jobs=4")),
+        (["hydra.sweeper.max_batch_size=2"], ("hydra.sweeper.max_batch_size", "jobs=4")),
+        (["hydra.sweep.dir=here"], ("hydra.sweep.dir", "hydra.sweeper.params")),
+        (["train.steps=interval(1,9)"], ("train.steps=interval(1,9)", "train.steps=range(1,3)")),
+        (["model=glob(z*)"], ("model=glob(z*)",)),
+        (["jobs=1,2"], ("jobs=1,2",)),
+        (["jobs=x"], ("jobs: 'x'",)),
+        (["cluster=local", "cluster.time=3"], ("cluster.time=3", "executor")),
     ],
 )
-def test_a_wrong_launcher_or_setting_of_it_is_one_message(
-    word: str, named: tuple[str, ...], lmtransfer: Any, toy: Any, monkeypatch: pytest.MonkeyPatch
+def test_what_a_sweep_cannot_do_is_one_message(
+    words: list[str], named: tuple[str, ...], lmtransfer: Any, toy: Any
 ) -> None:
-    Plugins.instance()  # installed launchers are registered
-    monkeypatch.delitem(ConfigStore.instance().repo["hydra"]["launcher"], "ray.yaml", raising=False)
-    result = lmtransfer("toy", "-m", "seed=1,2", word)
+    (toy.conf / "cluster").mkdir()
+    (toy.conf / "cluster/local.yaml").write_text("# This machine\nexecutor: local\ntimeout_min: 5\n")
+    result = lmtransfer("toy", "-m", "seed=1,2", *words)
     assert result.code == 2
     assert result.err.count("\n") == 1
     assert [name for name in named if name not in result.err] == []
     assert toy.configs == []
 
 
-@pytest.mark.skipif(shutil.which("srun") is not None, reason="this machine has Slurm")
-def test_slurm_that_is_not_there_is_one_message_and_leaves_nothing(lmtransfer: Any, toy: Any) -> None:
-    pytest.importorskip("hydra_plugins.hydra_submitit_launcher", reason="hydra-submitit-launcher is not installed")
-    result = lmtransfer("toy", "-m", "seed=1,2", "hydra/launcher=submitit_slurm")
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("seed=3", "seed=1,2"),
+        ("seed=1,2", "+seed=3"),
+        ("seed=1,2", "seed=4,5"),
+        ("seed=1,1"),
+        ("name=a,a"),
+        ("text=x", "init='a',a"),
+        ("model=small,large,small"),
+    ],
+)
+def test_no_two_points_share_a_name(words: tuple[str, ...], lmtransfer: Any, toy: Any) -> None:
+    result = lmtransfer("toy", "-m", *((words,) if isinstance(words, str) else words))
     assert result.code == 2
-    assert result.err.startswith("lmtransfer: hydra/launcher=submitit_slurm: ")
-    assert "srun" in result.err
+    assert re.search("keep only one|give each value once", result.err)
     assert result.err.count("\n") == 1
-    assert list(Path().iterdir()) == []
+    assert toy.configs == []
 
 
 @pytest.mark.parametrize(

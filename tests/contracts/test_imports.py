@@ -47,7 +47,7 @@ ALLOWED: dict[str, set[str]] = {
     "training": PLAIN,
     "runs": PLAIN | {"config", "tokenizers", "models", "data", "training", METRICS},
     "interop": PLAIN | {"config", "models", "tokenizers", "data", "objectives", "training", "runs"},
-    "launch": {"errors", "system", "config", "runs.create_or_resume", "runs.result", "reporting"},
+    "launch": {"errors", "system", "config", "runs.create_or_resume", "reporting"},
     "pretraining": PLAIN
     | {"config", "tokenizers", "models", "data", "objectives", "training", "interop", "runs", "tasks.base"},
     "reporting": {"errors", "system", METRICS, "verdicts"}

@@ -217,7 +217,9 @@ def world(made: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     for module in ("lmtransfer.data.corpora.python_docs", "lmtransfer.tasks.text.python_docs"):
         monkeypatch.setattr(f"{module}.LIBRARIES", FEW_LIBRARIES)
     monkeypatch.setattr("lmtransfer.tasks.text.python_docs.PythonDocsTask.labels", FEW_LIBRARIES)
-    monkeypatch.setattr("lmtransfer.launch.jobs._command_line", lambda words: [sys.executable, "-c", _WITH_FEW, *words])
+    monkeypatch.setattr(
+        "lmtransfer.launch.processes.command_line", lambda words: [sys.executable, "-c", _WITH_FEW, *words]
+    )
     threads = torch.get_num_threads()
     yield made
     torch.set_num_threads(threads)

@@ -9,7 +9,7 @@ import pytest
 
 from lmtransfer.cli import main
 from lmtransfer.config import composing
-from lmtransfer.launch import run_sweep
+from lmtransfer.launch import command_line
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
         monkeypatch.setattr(owner, name, counting)
 
     count(composing, "compose", "composed")
-    count(run_sweep.hydra, "main", "by Hydra")
+    count(command_line.hydra, "main", "by Hydra")
     return counts
 
 
@@ -36,9 +36,9 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     [
         (["what=[models]"], 1, 0),
         (["models"], 1, 0),
-        (["what=[models]", "-m"], 1, 1),  # the plan of the sweep
+        (["what=[models]", "-cn", "list"], 1, 0),
+        (["what=[models]", "-m"], 4, 0),  # the place, the first point, the check of each point, and its run
         (["what=[models]", "--cfg", "job"], 0, 1),
-        (["what=[models]", "hydra.job.name=mine"], 0, 1),
     ],
 )
 def test_a_single_run_is_composed_once(

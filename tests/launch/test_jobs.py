@@ -1,4 +1,4 @@
-"""Jobs: each runs in its own process once the jobs that it needs have finished; signals, failures and cluster jobs."""
+"""Jobs: each runs in its own process once the jobs that it needs have finished; signals, failures and logs."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ import time
 from pathlib import Path
 
 import pytest
+from omegaconf import OmegaConf
 from support.refusals import refuses
 
-from lmtransfer.errors import Interrupted
-from lmtransfer.launch.jobs import Job, Place, Record, last_message, run_jobs
+from lmtransfer.errors import Interrupted, RunDirectoryError
+from lmtransfer.launch import jobs as jobs_module
+from lmtransfer.launch.jobs import Job, Place, Record, last_lines, last_message, run_jobs
 from lmtransfer.system.console import Console
 
 PYTHON = sys.executable
-LOCAL_CLUSTER = {"executor": "local", "timeout_min": 5}
 
 
 @pytest.fixture(autouse=True)
@@ -136,53 +137,34 @@ def test_a_job_that_a_killed_runner_left_is_waited_for(python: Path) -> None:
     assert Path("a/result").exists()
 
 
-@pytest.mark.slow
-def test_jobs_of_a_cluster_run_at_once_and_make_the_same_results(world: Path) -> None:
-    pytest.importorskip("submitit")
-    jobs = [job("--version"), job("pretran")]
-    failed = run_jobs(jobs, Place(2, LOCAL_CLUSTER), Console(quiet=True))
-    assert Path("logs/--version.log").read_text().startswith("lmtransfer ")
-    assert failed["pretran"].startswith("there is no command 'pretran'")
+def test_a_linked_log_is_neither_read_nor_overwritten(world: Path) -> None:
+    """A study that came by mail can have links in its folder of logs."""
+    Path("mine").write_text("lmtransfer: a secret\n")
+    Path("logs").mkdir()
+    Path("logs/a.log").symlink_to(world / "mine")
+    Path("elsewhere").mkdir()
+    Path("elsewhere/b.log").write_text("lmtransfer: a secret\n")
+    Path("b").mkdir()
+    Path("b/logs").symlink_to(world / "elsewhere")
+    for log in (Path("logs/a.log"), Path("b/logs/b.log")):
+        assert last_lines(log) == [""]
+        link = log if log.is_symlink() else log.parent
+        with refuses(RunDirectoryError, str(link), "link"):
+            run([Job("x", "--version", (), Path("x/result"), log)])
+    assert Path("mine").read_text() == Path("elsewhere/b.log").read_text() == "lmtransfer: a secret\n"
+    os.mkfifo("logs/c.log")
+    assert last_lines(Path("logs/c.log")) == [""]
 
 
-@pytest.fixture
-def slurm(world: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Slurm's commands for one machine: a submitted script starts at once, and its job id is its process id."""
-    pytest.importorskip("submitit")
-    folder = world / "slurm"
-    folder.mkdir()
-    alive = 'if kill -0 "$number" 2>/dev/null; then echo "$number|RUNNING|a"; else echo "$number|COMPLETED|a"; fi'
-    scripts = {
-        # Like Slurm, keep a copy of the script: submitit renames the file as soon as sbatch has returned.
-        "sbatch": 'cp "$1" "$1.kept"\n'
-        "export SLURM_NTASKS=1 SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_NODEID=0 SLURM_JOB_NUM_NODES=1\n"
-        '(export SLURM_JOB_ID=$BASHPID; exec bash "$1.kept") >/dev/null 2>&1 &\n'
-        'echo "$!" >> "$(dirname "$0")/numbers"; echo "Submitted batch job $!"',
-        "srun": 'while [ "${1#--}" != "$1" ]; do [ "$1" = --unbuffered ] || shift; shift; done; exec "$@"',
-        "sacct": f'echo "JobID|State|NodeList"; for number in $(cat "$(dirname "$0")/numbers"); do {alive}; done',
-        "scancel": 'kill -TERM "$1"',
-    }
-    for name, script in scripts.items():
-        (folder / name).write_text(f"#!/bin/bash\n{script}\n")
-        (folder / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
-    slurm_job = pytest.importorskip("submitit.slurm.slurm").SlurmJob
-    monkeypatch.setattr(slurm_job.watcher, "_delay_s", 0.2)
-    monkeypatch.setattr(slurm_job, "_results_timeout_s", 1)  # for the result of a job that has none
-    return folder
-
-
-@pytest.mark.slow
-def test_jobs_of_slurm_are_submitted_and_those_of_an_earlier_runner_are_waited_for(slurm: Path) -> None:
-    settings = {"executor": "slurm", "timeout_min": 5, "slurm_partition": None}
-    place, quiet = Place(1, settings), Console(quiet=True)
-    assert list(run_jobs([job("--version")], place, quiet)) == ["--version"]  # no result
-    assert Path("logs/--version.log").read_text().startswith("lmtransfer ")
-    waiting = subprocess.Popen(["sleep", "2"])  # a job that an earlier runner submitted
-    (slurm / "numbers").write_text(f"{waiting.pid}\n")
-    Path("logs/early.job").write_text(str(waiting.pid))
-    threading.Thread(target=waiting.wait).start()
-    failed = run_jobs([job("early")], place, quiet)
-    assert waiting.poll() == 0
-    assert list(failed) == ["early"]  # no result, and nothing else was submitted
-    assert (slurm / "numbers").read_text() == f"{waiting.pid}\n"
+@pytest.mark.parametrize("threads", [None, 1])
+def test_jobs_share_the_cores_unless_the_command_says_how_many_threads(
+    threads: int | None, python: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _script(python, 'mkdir -p $4; echo "$@" > $4/result')
+    monkeypatch.setattr(jobs_module, "usable_cores", lambda: 8)
+    place = Place.of(OmegaConf.create({"jobs": 2, "hardware": {"threads": threads}}), command="pretrain")
+    without = Place.of(OmegaConf.create({"jobs": 2}), command="list")
+    run_jobs([job("a")], place, Console(quiet=True))
+    run_jobs([job("b")], without, Console(quiet=True))
+    assert ("hardware.threads=4" in Path("a/result").read_text()) == (threads is None)
+    assert "hardware" not in Path("b/result").read_text()

@@ -34,6 +34,18 @@ def test_an_existing_run_is_refused_unless_resuming(tmp_path: Path) -> None:
     assert (run.path / "precious").read_text() == "keep me"
 
 
+@pytest.mark.parametrize("name", ["metrics.jsonl", "logs", "logs/seed-0.log", "checkpoints"])
+def test_a_run_with_links_out_of_it_is_not_resumed(name: str, tmp_path: Path) -> None:
+    """Resuming appends to the metrics and writes logs and checkpoints."""
+    run = RunDirectory.create(tmp_path, "pretrain", "a")
+    run.write_config({})
+    release(run.path)
+    (run.path / name).parent.mkdir(exist_ok=True)
+    (run.path / name).symlink_to(tmp_path)
+    with refuses(RunDirectoryError, f"a/{name}", "link"):
+        RunDirectory.create(tmp_path, "pretrain", "a", resume=True)
+
+
 def test_names_may_nest_and_may_not_lead_elsewhere(tmp_path: Path) -> None:
     assert RunDirectory.create(tmp_path, "finetune", "imdb-ft/seed-0").path.name == "seed-0"
     for name in ("", "../x", "/etc/x", "a/../../x", "a//b", "."):

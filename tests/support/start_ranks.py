@@ -16,7 +16,7 @@ _SERVER = multiprocessing.get_context("forkserver")
 _SERVER.set_forkserver_preload(
     [
         *(f"lmtransfer.commands.{command}" for command in ("evaluate", "finetune", "pretrain")),
-        *("lmtransfer.launch.run_sweep", "support.families", "support.ranks"),
+        *("lmtransfer.launch.sweep", "support.families", "support.ranks"),
     ]
 )
 

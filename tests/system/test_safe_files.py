@@ -20,6 +20,7 @@ from typing_extensions import TypedDict
 from lmtransfer.errors import CheckpointError, RunDirectoryError
 from lmtransfer.system.safe_files import (
     check_folder,
+    open_unlinked,
     parse_yaml,
     read_bytes,
     read_json,
@@ -271,3 +272,25 @@ def test_tensors_are_read_as_written_and_truncated_files_are_refused(tmp_path: P
     os.mkfifo(path)
     with refuses(CheckpointError, str(path), "pipe"):
         read_tensors(path, error=CheckpointError)
+
+
+def test_an_output_is_a_regular_file_at_its_own_place(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    for mode, content in (("wb", b"first line\n"), ("wb", b"a\n"), ("ab", b"b\n")):
+        with open_unlinked(path, mode) as file:  # type: ignore[arg-type]
+            file.write(content)
+    with open_unlinked(path, "rb") as file:
+        assert file.read() == b"a\nb\n"
+    with pytest.raises(FileNotFoundError):
+        open_unlinked(tmp_path / "none", "rb")
+    (tmp_path / "link").symlink_to(path)
+    (tmp_path / "dangling").symlink_to(tmp_path / "new")
+    (tmp_path / "folder").symlink_to(tmp_path)
+    os.mkfifo(tmp_path / "pipe")
+    for name, fault in (("link", "link"), ("dangling", "link"), ("folder/log", "folder: "), ("pipe", "a pipe")):
+        for mode in ("rb", "ab"):
+            if (name, mode) != ("pipe", "ab"):  # it has no reader
+                with refuses(RunDirectoryError, fault):
+                    open_unlinked(tmp_path / name, mode)  # type: ignore[arg-type]
+    assert not (tmp_path / "new").exists()
+    assert path.read_bytes() == b"a\nb\n"
