@@ -12,6 +12,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from lmtransfer.config.check import check
 from lmtransfer.config.component import resolve
+from lmtransfer.config.settings import HardwareSettings
 from lmtransfer.config.short_forms import expand_parts
 from lmtransfer.config.sweep_names import in_sweep, sweep_name
 from lmtransfer.errors import ConfigError
@@ -104,7 +105,7 @@ def _evaluate_trained(cfg: DictConfig) -> Path:
         raise ConfigError([f"{key}={cfg[key]} is only for pretraining runs; leave it out" for key in idle])
     own_task = cfg.get("task") is None
     members, controls, parent = _members(cfg.run, trust=cfg.trust)
-    hardware = eager_hardware(cfg)
+    hardware = eager_hardware(HardwareSettings.from_config(cfg.hardware))
     task = task_to_answer(members[0], node=cfg.get("task"), data_root=cfg.data_root)
     with process_group.join():
         console = Console(highlight=False, quiet=not process_group.is_main())

@@ -10,6 +10,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from lmtransfer.config.check import check
+from lmtransfer.config.settings import HardwareSettings
 from lmtransfer.data.documents import Notes
 from lmtransfer.data.tables import delimiter_of
 from lmtransfer.errors import ConfigError
@@ -70,7 +71,7 @@ def _predict(cfg: DictConfig, runs: Sequence[SavedRun], task: Task | None, notes
     else:
         output = nullcontext(instead)
     with output as write:
-        hardware = eager_hardware(cfg)
+        hardware = eager_hardware(HardwareSettings.from_config(cfg.hardware))
         predict: Callable[[Sequence[Any]], list[dict[str, Any]]]
         if task is None:
             predict = open_mask_filler(runs[0], cfg.top_k, hardware).lines
@@ -96,7 +97,7 @@ def _predict(cfg: DictConfig, runs: Sequence[SavedRun], task: Task | None, notes
 def _submit(cfg: DictConfig, runs: Sequence[SavedRun], task: Task, notes: Notes) -> str:
     submission = SubmissionFile(cfg.submission, task, cfg.split, str(cfg.output), overwrite=cfg.overwrite)
     examples = task.examples(cfg.split)
-    predictor = TaskPredictor(runs, task, eager_hardware(cfg), notes)
+    predictor = TaskPredictor(runs, task, eager_hardware(HardwareSettings.from_config(cfg.hardware)), notes)
     answers = [
         answer
         for start in range(0, len(examples), cfg.group)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from omegaconf import DictConfig
 
 from lmtransfer.config.check import check
+from lmtransfer.config.settings import HardwareSettings
 from lmtransfer.errors import ConfigError
 from lmtransfer.inference.serving.app import make_app, serve
 from lmtransfer.inference.serving.guard import listen, resolve_address
@@ -29,7 +30,7 @@ def run(cfg: DictConfig) -> None:
                 evidence=cfg.evidence,
                 top_k=cfg.top_k,
                 trust=cfg.trust,
-                hardware=eager_hardware(cfg),
+                hardware=eager_hardware(HardwareSettings.from_config(cfg.hardware)),
             )
         app = make_app(served, address=address, max_bytes=cfg.max_bytes, max_seconds=cfg.max_seconds)
         host = f"[{address.host}]" if ":" in address.host else address.host

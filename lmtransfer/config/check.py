@@ -2,18 +2,116 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
-from typing import Any
+import types
+import typing
+from collections.abc import Mapping, Sequence, Set
+from pathlib import Path
+from typing import Any, TypeVar
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from lmtransfer.config.component import component_problems, is_component, outermost_components
+from lmtransfer.config.component import Node, Supplied, component_problems, is_component, outermost_components
 from lmtransfer.config.config_files import primary_config, reference_config
 from lmtransfer.config.nearest import hint
 from lmtransfer.config.plain import is_broken, to_plain
-from lmtransfer.config.settings import COMMANDS, Settings
+from lmtransfer.config.settings import COMMANDS, CommandSettings, Settings
 from lmtransfer.errors import ConfigError
 from lmtransfer.system.validation import Misfit, join, validate
+
+S = TypeVar("S", bound=Settings)
+T = TypeVar("T", bound=CommandSettings)
+
+
+def read_settings(
+    kind: type[T],
+    values: Mapping[str, Any],
+    *,
+    command: str,
+    problems: Mapping[str, str] | None = None,
+    given: Set[str] = frozenset(),
+    config_folders: Sequence[Path] = (),
+) -> T:
+    """Check the plain data of a composed configuration, and return it as the settings of a command.
+
+    Args:
+        values: the configuration, with ``BROKEN`` in place of each value that has one of ``problems``.
+        given: the keys that the user set.
+        config_folders: the folders in which configs are found.
+
+    Raises:
+        ConfigError: all problems at once, sorted by key.
+    """
+    reader = _Reader(problems or {})
+    settings = reader.group(kind, values, "", what=f"keys of {command}")
+    if reader.problems:
+        raise ConfigError([f"{key}: {problem}" for key, problem in sorted(reader.problems.items())])
+    return settings.model_copy(update={"given": frozenset(given), "config_folders": tuple(config_folders)})
+
+
+class _Reader:
+    """Turns plain data into settings, and collects the problems by full key."""
+
+    def __init__(self, problems: Mapping[str, str]) -> None:
+        self.problems = dict(problems)
+
+    def group(self, kind: type[S], values: Mapping[str, Any], key: str, *, what: str) -> S:
+        """Read a group of keys; with problems, the settings are incomplete."""
+        fields = {name: field for name, field in kind.model_fields.items() if not field.exclude}
+        for name in values.keys() - fields.keys():
+            self.problems[join(key, name)] = f"there is no such key; {hint(name, fields, what=what)}"
+        own: dict[str, Any] = {}
+        for name in fields:
+            where, annotation = join(key, name), kind.annotation_of(name)
+            if name in values and not is_broken(values[name]):
+                own[name] = self._value(values[name], annotation, where)
+            elif where not in self.problems and name not in values and not kind.may_be_null(name):
+                missing = f"set {where}=<value>" if _supplied(annotation) is None else _choose(where)
+                self.problems[where] = f"missing: {missing}"
+        return kind.model_construct(**own)
+
+    def _value(self, value: Any, annotation: Any, where: str) -> Any:
+        alternatives = _alternatives(annotation)
+        if value is None and type(None) in alternatives:
+            return None
+        group = next((kind for kind in alternatives if isinstance(kind, type) and issubclass(kind, Settings)), None)
+        if group is not None and isinstance(value, dict):
+            return self.group(group, value, where, what=f"keys of {where}")
+        if group is not None:
+            keys = ", ".join(group.model_fields)
+            self.problems[where] = f"{value!r} is not a group of keys; the keys are: {keys}"
+        elif (supplied := _supplied(annotation)) is not None:
+            return self._node(value, supplied.names, where)
+        else:
+            try:
+                return validate(value, annotation)
+            except Misfit as misfit:
+                self.problems[join(where, *misfit.where)] = str(misfit)
+        return None
+
+    def _node(self, value: Any, supplied: Set[str], where: str) -> Node[Any] | None:
+        if value is None:
+            self.problems[where] = f"missing: {_choose(where)}"
+        elif not is_component(value):
+            self.problems[where] = f"this node has no _target_, so it is not a component: {_choose(where)}"
+        else:
+            self.problems |= component_problems(value, key=where, nodes={where: supplied}, complete=True)
+            return Node(value, where)
+        return None
+
+
+def _alternatives(annotation: Any) -> tuple[Any, ...]:
+    is_union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
+    return typing.get_args(annotation) if is_union else (annotation,)
+
+
+def _supplied(annotation: Any) -> Supplied | None:
+    """Return what the command supplies to the component of an annotation; None if it is no component."""
+    parts = (part for kind in _alternatives(annotation) for part in typing.get_args(kind))
+    return next((part for part in parts if isinstance(part, Supplied)), None)
+
+
+def _choose(key: str) -> str:
+    return f"choose one with {key.replace('.', '/')}=<name>"
 
 
 def check(cfg: DictConfig, *, primary: str, nodes: Mapping[str, Set[str]] | None = None) -> None:
@@ -54,7 +152,7 @@ def _without_own_keys(component: dict[str, Any], own: Any) -> dict[str, Any]:
 
 def _node_problem(values: Any, key: str) -> str | None:
     """Return the problem with a node that must be a component or null; None if none, or if it is reported elsewhere."""
-    choose = f"choose one with {key.replace('.', '/')}=<name>"
+    choose = _choose(key)
     for part in key.split("."):
         if not isinstance(values, dict):
             return None

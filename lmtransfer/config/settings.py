@@ -9,12 +9,14 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, Literal, Self, TypeAlias, get_args
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeAlias, get_args
 
 import pydantic
 from annotated_types import Ge, Gt, Le
 from pydantic import AfterValidator, ConfigDict, Field
 
+from lmtransfer.config.component import Node, Supplied
 from lmtransfer.config.plain import full_key, to_plain
 from lmtransfer.config.types import (
     Count,
@@ -33,6 +35,14 @@ from lmtransfer.config.types import (
 )
 from lmtransfer.errors import ConfigError
 from lmtransfer.system.validation import Misfit, join, validate
+
+if TYPE_CHECKING:
+    from lmtransfer.data.documents import Corpus
+    from lmtransfer.data.screening import Screening
+    from lmtransfer.tasks.base import Task
+    from lmtransfer.tokenizers.trainers import TokenizerTrainer
+else:  # without torch; `component.BASES` has the classes that are allowed at each key
+    Corpus = Screening = Task = TokenizerTrainer = Any
 
 
 def _identifier(value: str) -> str:
@@ -62,6 +72,10 @@ Processes: TypeAlias = Annotated[int, Ge(0), Le(4096)]
 Group: TypeAlias = Annotated[int, Ge(1), Le(1_000_000)]
 #: A component, a mapping from names to components, or null.
 Component: TypeAlias = Any
+_DataPlaces = Supplied(frozenset({"data_root", "cache_dir"}))
+CorpusNode: TypeAlias = Annotated[Node[Corpus], _DataPlaces]
+ScreeningNode: TypeAlias = Annotated[Node[Screening], Supplied(frozenset({"overlap_with", "cache_dir"}))]
+TaskNode: TypeAlias = Annotated[Node[Task], _DataPlaces]
 
 
 class Settings(pydantic.BaseModel):
@@ -111,6 +125,34 @@ class Settings(pydantic.BaseModel):
                 yield join(key, name), field.description
             if (model := cls.model_of(name)) is not None:
                 yield from model.docs(join(key, name))
+
+
+    def plain(self) -> dict[str, Any]:
+        """Return the settings as plain data, in the form of ``config.yaml``."""
+        names = [name for name, field in type(self).model_fields.items() if not field.exclude]
+        return {name: _plain(getattr(self, name)) for name in names if name in self.model_fields_set}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Settings):
+        return value.plain()
+    if isinstance(value, Node):
+        return dict(value.values)
+    if isinstance(value, Mapping):
+        return {name: _plain(item) for name, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+class CommandSettings(Settings):
+    """Base class for the settings of a command.
+
+    Attributes:
+        given: the keys that the user set on the command line or in the call.
+        config_folders: the folders in which configs are found, in search order.
+    """
+
+    given: frozenset[str] = Field(default=frozenset(), exclude=True)
+    config_folders: tuple[Path, ...] = Field(default=(), exclude=True)
 
 
 _BATCH_TOKENS = "number of tokens in an optimizer step, over all ranks and micro-batches"
@@ -255,7 +297,7 @@ _RUN = (
 _ENSEMBLE = "true: average the probabilities (or scores) over all seeds of the run"
 
 
-class _WithData(Settings):
+class _WithData(CommandSettings):
     data_root: Folder | None = _doc(_DATA_ROOT)
 
 
@@ -266,7 +308,7 @@ class _WithRuns(_WithData):
     )
 
 
-class _OfARun(Settings):
+class _OfARun(CommandSettings):
     run: str = _doc(_RUN, "")
     trust: bool = _doc(
         "true: read the data files named in the run's config.yaml even if someone else produced the run", False
@@ -486,9 +528,8 @@ class EmbedSettings(_OfARun):
     input: str = _doc(
         "file of texts: .txt (one text per line), .tsv, .csv, .json, .jsonl, .parquet or .arrow, which may be "
         "compressed; or a folder written by datasets.save_to_disk; or - for standard input",
-        "",
     )
-    output: str = _doc("output file for the vectors: .npy (float32, shape (rows, width)) or .parquet", "")
+    output: str = _doc("output file for the vectors: .npy (float32, shape (rows, width)) or .parquet")
     pooling: str | None = _doc(
         "mean, max, cls, last_token, family (the published pooler of the encoder family), bilstm or attention (both "
         "only if trained on a task); null: as in the run's head, or as the publisher of an imported model defines it "
@@ -500,13 +541,11 @@ class EmbedSettings(_OfARun):
     )
     standardise: bool = _doc(
         "true: scale each feature to mean 0 and deviation 1, computed on the training set if the run's head does so, "
-        "otherwise on the input",
-        False,
+        "otherwise on the input"
     )
     normalise: bool = _doc(
         "true: divide each vector by its Euclidean norm, so that dot products are cosines; false: do so only if the "
-        "publisher does and pooling is null",
-        False,
+        "publisher does and pooling is null"
     )
     max_length: Count | None = _doc(
         "maximum text length in tokens, including the two special tokens; longer texts are truncated; null: the "
@@ -519,11 +558,11 @@ class EmbedSettings(_OfARun):
     )
     delimiter: str | None = _doc(_DELIMITER)
     text_column: str | None = _doc("table column or JSON field with the text; null: text or sentence")
-    vector_column: str = _doc("name of the column that contains the vectors in parquet", "vector")
-    encoding_errors: Literal["strict", "replace"] = _doc(_ENCODING_ERRORS, "strict")
-    group: Group = _doc("maximum number of rows in memory at a time; also the row group size of parquet output", 4096)
-    overwrite: bool = _doc(_OVERWRITE, False)
-    hardware: HardwareSettings = HardwareSettings()
+    vector_column: str = _doc("name of the column that contains the vectors in parquet")
+    encoding_errors: Literal["strict", "replace"] = _doc(_ENCODING_ERRORS)
+    group: Group = _doc("maximum number of rows in memory at a time; also the row group size of parquet output")
+    overwrite: bool = _doc(_OVERWRITE)
+    hardware: HardwareSettings
 
 
 _MARGIN = 'margin in points; 1: report "equivalent within 1 point" if two one-sided tests show a smaller difference'
@@ -547,7 +586,7 @@ class ReportSettings(_WithData):
     )
 
 
-class CompareSettings(Settings):
+class CompareSettings(CommandSettings):
     """Settings of ``compare``."""
 
     runs: str | Sequence[str] = _doc("two folders: runs=[a,b]", "")
@@ -622,7 +661,7 @@ class ExportSettings(_WithData):
     )
 
 
-class ImportSettings(Settings):
+class ImportSettings(CommandSettings):
     """Settings of ``import``."""
 
     source: str = _doc(
@@ -654,7 +693,7 @@ class InspectSettings(PretrainSettings):
     task: Component = None
 
 
-class ListSettings(Settings):
+class ListSettings(CommandSettings):
     """Settings of ``list``."""
 
     what: str | Sequence[str] = _doc(
@@ -747,7 +786,7 @@ class StudySettings(_WithRuns):
     study: Component = None
 
 
-COMMANDS: Mapping[str, type[Settings]] = {
+COMMANDS: Mapping[str, type[CommandSettings]] = {
     "pretrain": PretrainSettings,
     "probe": ProbeSettings,
     "finetune": FinetuneSettings,

@@ -16,6 +16,7 @@ from rich.table import Table
 
 from lmtransfer.config.component import build
 from lmtransfer.config.revisions import count_text
+from lmtransfer.config.settings import HardwareSettings
 from lmtransfer.config.sweep_names import in_sweep, sweep_name
 from lmtransfer.errors import ConfigError, DataError, RunDirectoryError
 from lmtransfer.inference.completions import score_completions
@@ -130,7 +131,7 @@ def evaluate_zero_shot(cfg: DictConfig) -> Path:
         DataError: the data are missing or malformed.
     """
     saved = open_run_to_embed(str(cfg.run), trust=cfg.trust)
-    hardware = eager_hardware(cfg)
+    hardware = eager_hardware(HardwareSettings.from_config(cfg.hardware))
     task: CompletionTask | SentenceSimilarity = build(cfg.task, data_root=cfg.data_root or saved.data_root)
     if cfg.control and (isinstance(task, SentenceSimilarity) or task.needs_revisions):
         raise ConfigError(f"control=true: task={task.name} has no control; leave it out")

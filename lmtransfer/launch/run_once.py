@@ -10,7 +10,12 @@ from typing import Any, cast
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationResolutionError, MissingMandatoryValue, OmegaConfBaseException
 
+from lmtransfer.config.check import read_settings
+from lmtransfer.config.config_files import config_folders
 from lmtransfer.config.effective import complete_values
+from lmtransfer.config.overrides import override_keys
+from lmtransfer.config.plain import to_plain
+from lmtransfer.config.settings import COMMANDS, CommandSettings
 from lmtransfer.errors import ConfigError
 from lmtransfer.runs.create_or_resume import remove_failed_starts
 from lmtransfer.system import machine
@@ -31,7 +36,26 @@ def run_as_is(command: str, cfg: DictConfig, **arguments: Any) -> Any:
     """Run a command like ``run_once``, but raise settings errors and machine errors unchanged."""
     complete_values(cfg, command)
     with remove_failed_starts():
-        return module_of(command).run(cfg, **arguments)
+        return module_of(command).run(_request(command, cfg), **arguments)
+
+
+#: The commands whose ``run`` takes settings; that of the others takes the configuration and checks it itself.
+_WITH_SETTINGS = frozenset({"embed"})
+
+
+def _request(command: str, cfg: DictConfig) -> CommandSettings | DictConfig:
+    """Return what the ``run`` of a command takes."""
+    if command not in _WITH_SETTINGS:
+        return cfg
+    values, problems = to_plain(cfg, "")
+    return read_settings(
+        COMMANDS[command],
+        values,
+        command=command,
+        problems=problems,
+        given=override_keys(),
+        config_folders=config_folders(),
+    )
 
 
 def module_of(command: str) -> ModuleType:

@@ -14,7 +14,7 @@ from rich import box
 from rich.table import Table
 
 from lmtransfer.config.plain import resolve_config
-from lmtransfer.config.settings import TrainSettings
+from lmtransfer.config.settings import HardwareSettings, TrainSettings
 from lmtransfer.config.sweep_names import in_sweep, sweep_name
 from lmtransfer.data.micro_batches import evaluation_batches
 from lmtransfer.data.token_shards import TokenStore
@@ -168,7 +168,7 @@ def evaluate_pretrained(cfg: DictConfig) -> Path:
     """Evaluate the pretraining run ``cfg.run``, write a run directory, and return the path of the directory."""
     saved = open_saved(cfg.run, key="run", trust=cfg.trust)
     lengths = read_lengths(cfg)
-    hardware = eager_hardware(cfg)
+    hardware = eager_hardware(HardwareSettings.from_config(cfg.hardware))
     with process_group.join():
         measurement = _measurement(cfg, saved, hardware)
         start_time = time.monotonic()

@@ -68,9 +68,8 @@ def prepare_encoders(learner: nn.Module, hardware: Hardware, *, are_trained: boo
         checkpoint_activations(learner)
 
 
-def eager_hardware(cfg: DictConfig) -> Hardware:
-    """Set up the configured hardware without compilation, which does not pay off for a single pass over the data."""
-    settings = HardwareSettings.from_config(cfg.hardware)
+def eager_hardware(settings: HardwareSettings) -> Hardware:
+    """Set up the hardware without compilation, which does not pay off for a single pass over the data."""
     return setup(device=settings.device, precision=settings.precision, threads=settings.threads, compile=False)
 
 
