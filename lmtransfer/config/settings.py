@@ -126,6 +126,10 @@ class Settings(pydantic.BaseModel):
             if (model := cls.model_of(name)) is not None:
                 yield from model.docs(join(key, name))
 
+    def chosen(self, *names: str) -> dict[str, Any]:
+        """Return the values of the named settings that are neither null nor false."""
+        values = {name: getattr(self, name) for name in names}
+        return {name: value for name, value in values.items() if value is not None and value is not False}
 
     def plain(self) -> dict[str, Any]:
         """Return the settings as plain data, in the form of ``config.yaml``."""
@@ -309,10 +313,8 @@ class _WithRuns(_WithData):
 
 
 class _OfARun(CommandSettings):
-    run: str = _doc(_RUN, "")
-    trust: bool = _doc(
-        "true: read the data files named in the run's config.yaml even if someone else produced the run", False
-    )
+    run: str = _doc(_RUN)
+    trust: bool = _doc("true: read the data files named in the run's config.yaml even if someone else produced the run")
 
 
 class ClusterSettings(Settings):
@@ -483,7 +485,7 @@ class PredictSettings(_OfARun, _WithData):
     text: str | None = _doc("a single text; or two texts, or a question and its passage, separated by [SEP]")
     split: str | None = _doc("split of the task to predict; its gold answers may be hidden")
     output: str = _doc(
-        "output file for JSON lines, or - for standard output; with submission: the submission's file or a folder", "-"
+        "output file for JSON lines, or - for standard output; with submission: the submission's file or a folder"
     )
     format: _InputFormat | None = _doc(
         "input format: text (one text per line), tsv, quoted_tsv, csv, jsonl (one object per line, or an array), "
@@ -498,27 +500,25 @@ class PredictSettings(_OfARun, _WithData):
     id_column: str | None = _doc(
         "column with the ids for the output; null: the column id if it exists, otherwise the row index, starting at 0"
     )
-    encoding_errors: Literal["strict", "replace"] = _doc(_ENCODING_ERRORS, "strict")
+    encoding_errors: Literal["strict", "replace"] = _doc(_ENCODING_ERRORS)
     on_error: Literal["stop", "skip"] = _doc(
-        "stop: stop at the first line that cannot be processed; skip: write an error in place of its prediction", "stop"
+        "stop: stop at the first line that cannot be processed; skip: write an error in place of its prediction"
     )
     submission: Literal["glue", "squad"] | None = _doc(
         "glue or squad: write the official submission file for a whole split instead of JSON lines"
     )
-    ensemble: bool = _doc(_ENSEMBLE, False)
+    ensemble: bool = _doc(_ENSEMBLE)
     entities: bool = _doc(
         "true, for a tagger: read running text, and return its entities with their character offsets (start, end) and "
         "labels",
-        False,
     )
-    top_k: TopK = _doc("number of candidates for each [MASK]", 5)
+    top_k: TopK = _doc("number of candidates for each [MASK]")
     group: Group = _doc(
         "maximum number of inputs to process together; from standard input, a group contains only the inputs that "
         "have arrived",
-        256,
     )
-    overwrite: bool = _doc(_OVERWRITE, False)
-    hardware: HardwareSettings = HardwareSettings()
+    overwrite: bool = _doc(_OVERWRITE)
+    hardware: HardwareSettings
     task: Component = None
 
 
@@ -571,13 +571,13 @@ _MARGIN = 'margin in points; 1: report "equivalent within 1 point" if two one-si
 class ReportSettings(_WithData):
     """Settings of ``report``."""
 
-    runs: str | Sequence[str] = _doc("folder with your run directories, or several folders: runs=[a,b]", "runs")
+    runs: str | Sequence[str] = _doc("folder with your run directories, or several folders: runs=[a,b]")
     to: str | None = _doc("folder for the report; null: <runs>/report")
-    title: str = _doc("title of the pages", "lmtransfer report")
-    watch: bool = _doc("true: only show the progress of a running study until it ends", False)
+    title: str = _doc("title of the pages")
+    watch: bool = _doc("true: only show the progress of a running study until it ends")
     margin: Positive | None = _doc(_MARGIN)
-    verdicts: bool = _doc("false: omit verdicts, for a demonstration whose runs are too short for them", True)
-    figures: bool = _doc("false: write only tables, which does not require matplotlib", True)
+    verdicts: bool = _doc("false: omit verdicts, for a demonstration whose runs are too short for them")
+    figures: bool = _doc("false: write only tables, which does not require matplotlib")
     format: Literal["csv", "parquet", "latex"] | None = _doc(
         "csv or parquet: also write all scores, one row per seed; latex: also write the table in LaTeX"
     )
@@ -589,19 +589,19 @@ class ReportSettings(_WithData):
 class CompareSettings(CommandSettings):
     """Settings of ``compare``."""
 
-    runs: str | Sequence[str] = _doc("two folders: runs=[a,b]", "")
+    runs: str | Sequence[str] = _doc("two folders: runs=[a,b]")
     to: str | None = _doc("folder for the page; null: <the folder that contains both>/compare")
     margin: Positive | None = _doc(_MARGIN)
-    most: Whole = _doc("number of flipped examples to show for each side", 10)
+    most: Whole = _doc("number of flipped examples to show for each side")
 
 
 class ExportHubSettings(Settings):
     """``hub`` in ``export``."""
 
     private: bool = _doc(
-        "whether a new repository is private; the visibility of an existing repository does not change", True
+        "whether a new repository is private; the visibility of an existing repository does not change"
     )
-    branch: str = _doc("branch to upload to", "main")
+    branch: str = _doc("branch to upload to")
     message: str | None = _doc('commit message; null: "Upload <name of the run>"')
 
 
@@ -616,7 +616,6 @@ class ExportSettings(_WithData):
     run: str = _doc(
         "directory of a pretraining, import, probe or finetuning run; if it has several seeds, the first seed, unless "
         "you name another (.../seed-2)",
-        "",
     )
     to: str | None = _doc(
         "output folder; onnx: write ONNX to <run>/onnx; null: only upload with push, without a local copy"
@@ -626,7 +625,6 @@ class ExportSettings(_WithData):
         "tensors if transformers has no such model; adapter: the low-rank updates and the head of a run with "
         "transfer=lora, for peft; run: the unchanged run directory; babylm: the challenge's submission file and form, "
         "from the evaluations and finetuning runs in results",
-        "auto",
     )
     base: str | None = _doc(
         "with format=adapter: folder of the exported base model, which is checked; null: write the base model to "
@@ -636,12 +634,11 @@ class ExportSettings(_WithData):
         "with format=sentence_transformers: mean, cls or max pooling of the last layer; null: as in the run's head, "
         "otherwise mean"
     )
-    normalise: bool = _doc("true, with format=sentence_transformers: divide each vector by its Euclidean norm", False)
+    normalise: bool = _doc("true, with format=sentence_transformers: divide each vector by its Euclidean norm")
     checkpoint: Literal["best", "last"] | None = _doc("best or last; null: best if it exists, otherwise last")
     revisions: bool | Literal["babylm"] = _doc(
         "true: also export each revision from train.save_at to its own folder or branch (step500-tokens1M); babylm: "
         "name them by the words read, as the BabyLM challenge does (chck_10M)",
-        False,
     )
     name: Name | None = _doc("model name in the model card; null: the name of the run")
     license: License | None = _doc("license in the model card, such as apache-2.0; null: not stated")
@@ -652,10 +649,10 @@ class ExportSettings(_WithData):
         "folder of runs; the model card lists the scores of the runs that started from this run; with format=babylm: "
         "folder of the evaluations and finetuning runs; null: runs"
     )
-    overwrite: bool = _doc("true: replace an existing export, and the files on the hub's branch", False)
+    overwrite: bool = _doc("true: replace an existing export, and the files on the hub's branch")
     push: str | None = _doc("hub repository to upload to, such as my-name/my-model; it is created if it does not exist")
-    dry_run: bool = _doc("true: list what push would send, but send nothing", False)
-    hub: ExportHubSettings = ExportHubSettings()
+    dry_run: bool = _doc("true: list what push would send, but send nothing")
+    hub: ExportHubSettings
     data_root: Folder | None = _doc(
         "data folder; if it contains the run's own text, the export is also checked on some lines of this text"
     )
@@ -664,15 +661,13 @@ class ExportSettings(_WithData):
 class ImportSettings(CommandSettings):
     """Settings of ``import``."""
 
-    source: str = _doc(
-        "folder of a published model or run, or its name on the hub: owner/name or owner/name@revision", ""
-    )
+    source: str = _doc("folder of a published model or run, or its name on the hub: owner/name or owner/name@revision")
     name: Name | None = _doc(
         "name of the run directory <output_root>/import/<name>; null: the last part of source, or the name of the "
         "copied run"
     )
     tokenizer: _Words = _Words()
-    output_root: Folder = _doc("folder for run directories", "runs")
+    output_root: Folder = _doc("folder for run directories")
 
 
 class InspectSettings(PretrainSettings):
@@ -699,7 +694,6 @@ class ListSettings(CommandSettings):
     what: str | Sequence[str] = _doc(
         "all, or one or more of models, objectives, phases, embeddings, corpora, screenings, tokenizers, tasks, "
         "transfers, optimizers, schedules, trackers, recipes and studies",
-        "all",
     )
 
 
@@ -722,23 +716,19 @@ class PrepareSettings(_WithData):
 class ServeSettings(_OfARun):
     """Settings of ``serve``."""
 
-    host: str = _doc(
-        "address to listen on; an address that other machines can reach requires allow_remote=true", "127.0.0.1"
-    )
-    port: Annotated[int, Ge(0), Le(65_535)] = _doc("port of the page; 0: any free port", 8000)
+    host: str = _doc("address to listen on; an address that other machines can reach requires allow_remote=true")
+    port: Annotated[int, Ge(0), Le(65_535)] = _doc("port of the page; 0: any free port")
     allow_remote: bool = _doc(
-        "true: allow an address that other machines can reach; the page has neither a password nor encryption", False
+        "true: allow an address that other machines can reach; the page has neither a password nor encryption"
     )
-    evidence: bool = _doc("false: do not show the evidence of each word", True)
-    ensemble: bool = _doc(_ENSEMBLE, False)
-    top_k: TopK = _doc("number of candidates for each [MASK]", 5)
+    evidence: bool = _doc("false: do not show the evidence of each word")
+    ensemble: bool = _doc(_ENSEMBLE)
+    top_k: TopK = _doc("number of candidates for each [MASK]")
     max_bytes: Annotated[int, Ge(100), Le(2**31)] = _doc(
-        "maximum size of a request in bytes; larger requests are rejected", 50_000
+        "maximum size of a request in bytes; larger requests are rejected"
     )
-    max_seconds: Positive = _doc(
-        "maximum time for a response in seconds, half of which is for the evidence of words", 20.0
-    )
-    hardware: HardwareSettings = HardwareSettings()
+    max_seconds: Positive = _doc("maximum time for a response in seconds, half of which is for the evidence of words")
+    hardware: HardwareSettings
 
 
 class StudyPretrainSettings(_Budget):

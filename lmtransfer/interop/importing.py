@@ -28,7 +28,7 @@ from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
 
 from lmtransfer.config import paths
-from lmtransfer.config.component import build, resolve
+from lmtransfer.config.component import build
 from lmtransfer.config.composing import compose_files
 from lmtransfer.data.corpora.text_files import source_digest
 from lmtransfer.data.token_cache import lock_folder
@@ -115,7 +115,7 @@ def attention_of(saved: SavedRun, encoder: Encoder) -> Direction:
     objective = saved.config.get("objective")
     losses = objective.get("losses") if isinstance(objective, Mapping) else None
     nodes = [saved.component(f"objective.losses.{name}", "tokenizer") for name in losses or {}]
-    kinds = [resolve(node["_target_"]) for node in nodes]
+    kinds = [node.cls for node in nodes]
     direction = shared_attention(encoder, [kind for kind in kinds if issubclass(kind, Objective)])
     return direction or encoder.attention
 
@@ -167,7 +167,7 @@ def read_imported_model(folder: PublishedFolder, *, words: Path | None = None) -
         tokenizer, word_notes = add_words(tokenizer, words)
         notes += word_notes
     with shapes_only():
-        max_length = build(OmegaConf.create(published.model), vocab_size=tokenizer.vocab_size).max_length
+        max_length = build(published.model, vocab_size=tokenizer.vocab_size).max_length
     vectors, vector_notes = read_vectors(
         folder.path, tokenizer, max_length=max_length, model_type=str(published.config.get("model_type"))
     )
@@ -196,11 +196,11 @@ def read_imported_model(folder: PublishedFolder, *, words: Path | None = None) -
 
 def _module(model: dict[str, Any], objective: dict[str, Any] | None, tokenizer: Tokenizer, size: int) -> nn.Module:
     """Build an encoder for ``size`` tokens, with its objectives if any, under the tensor names that checkpoints use."""
-    encoder: Encoder = build(OmegaConf.create(model), vocab_size=size)
+    encoder: Encoder = build(model, vocab_size=size)
     if objective is None:
         return nn.ModuleDict({"encoder": encoder})
-    nodes = OmegaConf.create(objective["losses"])
-    return PretrainingLearner(encoder, [build(node, tokenizer=tokenizer) for node in nodes.values()])
+    losses = objective["losses"].values()
+    return PretrainingLearner(encoder, [build(loss, tokenizer=tokenizer) for loss in losses])
 
 
 def write_imported_model(imported: ImportedModel, run: RunDirectory, *, name: str, words: Path | None = None) -> None:

@@ -40,7 +40,7 @@ def run_as_is(command: str, cfg: DictConfig, **arguments: Any) -> Any:
 
 
 #: The commands whose ``run`` takes settings; that of the others takes the configuration and checks it itself.
-_WITH_SETTINGS = frozenset({"embed"})
+_WITH_SETTINGS = frozenset({"compare", "embed", "export", "import", "list", "predict", "report", "serve"})
 
 
 def _request(command: str, cfg: DictConfig) -> CommandSettings | DictConfig:

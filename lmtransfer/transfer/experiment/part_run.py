@@ -12,10 +12,9 @@ from statistics import fmean
 from typing import Any, cast
 
 import numpy as np
-from omegaconf import DictConfig, OmegaConf
 from safetensors.numpy import load_file, save_file
 
-from lmtransfer.config.component import build
+from lmtransfer.config.component import Node, build
 from lmtransfer.errors import DataError
 from lmtransfer.runs.predictions import file_name, write_predictions
 from lmtransfer.runs.result import SeedResult
@@ -228,20 +227,19 @@ def write_run_files(directory: RunDirectory, config: dict[str, Any], setting: Se
     mark_as_own(directory)
 
 
-def task_of(saved: SavedRun, *, node: DictConfig | None = None, data_root: str | None = None) -> Task:
+def task_of(saved: SavedRun, *, node: Node[Task] | None = None, data_root: str | None = None) -> Task:
     """Return the task of ``node``, by default the run's own task (without data if the run is not trusted)."""
-    own = saved.component("task", "data_root", "cache_dir")
+    own: Node[Task] = saved.component("task", "data_root", "cache_dir")
     if not saved.trusted:
-        task_node = OmegaConf.create(strip_data(saved.config["task"])) if node is None else node
-        return cast(Task, build(task_node, data_root=data_root, cache_dir=None))
+        return (node or Node(strip_data(own.values))).build(data_root=data_root, cache_dir=None)
     root = data_root or saved.data_root
-    return cast(Task, build(own if node is None else node, data_root=root, cache_dir=saved.config.get("cache_dir")))
+    return (node or own).build(data_root=root, cache_dir=saved.config.get("cache_dir"))
 
 
-def task_to_answer(saved: SavedRun, *, node: DictConfig | None, data_root: str | None) -> Task:
+def task_to_answer(saved: SavedRun, *, node: Node[Task] | None, data_root: str | None) -> Task:
     """Return the task whose split is predicted: the user's choice, or the run's own task."""
     if node is None and not saved.trusted:
-        node = OmegaConf.create(restrict_task(saved.config["task"], saved.directory, data_root=data_root))
+        node = Node(restrict_task(saved.config["task"], saved.directory, data_root=data_root))
     return task_of(saved, node=node, data_root=data_root)
 
 

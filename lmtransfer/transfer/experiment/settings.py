@@ -144,7 +144,7 @@ def open_start(cfg: DictConfig) -> SavedRun:
     with open_dict(cfg):
         cfg[key] = source.reference
         if key == "init":
-            cfg.model = source.model_node
+            cfg.model = source.model_node.values
     return source
 
 
