@@ -10,7 +10,6 @@ from omegaconf import DictConfig, OmegaConf
 from lmtransfer.config.check import check
 from lmtransfer.config.component import build
 from lmtransfer.config.effective import effective_train
-from lmtransfer.config.short_forms import expand_parts
 from lmtransfer.config.sweep_names import in_sweep, sweep_name
 from lmtransfer.errors import ConfigError
 from lmtransfer.launch.jobs import Place
@@ -94,7 +93,6 @@ def transfer(cfg: DictConfig, *, command: str) -> Path:
 
 def check_transfer(cfg: DictConfig, command: str) -> None:
     """Check everything that depends only on the config."""
-    expand_parts(cfg)
     nodes = {
         "task": {"data_root", "cache_dir"},
         "transfer": set[str](),

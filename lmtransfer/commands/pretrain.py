@@ -39,7 +39,7 @@ from lmtransfer.pretraining.resume import (
     with_commits,
 )
 from lmtransfer.pretraining.save_points import check_reached
-from lmtransfer.pretraining.text import Text, read_text, with_absolute_paths
+from lmtransfer.pretraining.text import Text, read_training_text, with_absolute_paths
 from lmtransfer.pretraining.utilization import output_share
 from lmtransfer.runs.create_or_resume import check_resumable
 from lmtransfer.runs.run_directory import RunDirectory
@@ -89,7 +89,7 @@ def pretrain(cfg: DictConfig, name: str, train: TrainSettings, hardware: Hardwar
 
     # The corpus, its tokenizer, and the token store
     with console.status("reading the corpus"):
-        text = read_text(cfg)
+        text = read_training_text(cfg)
     if started is not None:
         check_text(started, text)
 

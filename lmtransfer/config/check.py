@@ -27,6 +27,7 @@ def read_settings(
     values: Mapping[str, Any],
     *,
     command: str,
+    known: Mapping[str, Any] | None = None,
     problems: Mapping[str, str] | None = None,
     given: Set[str] = frozenset(),
     config_folders: Sequence[Path] = (),
@@ -35,6 +36,7 @@ def read_settings(
 
     Args:
         values: the configuration, with ``BROKEN`` in place of each value that has one of ``problems``.
+        known: the keys of the command's config files; None for all that ``kind`` has.
         given: the keys that the user set.
         config_folders: the folders in which configs are found.
 
@@ -42,7 +44,7 @@ def read_settings(
         ConfigError: all problems at once, sorted by key.
     """
     reader = _Reader(problems or {})
-    settings = reader.group(kind, values, "", what=f"keys of {command}")
+    settings = reader.group(kind, values, known, "", what=f"keys of {command}")
     if reader.problems:
         raise ConfigError([f"{key}: {problem}" for key, problem in sorted(reader.problems.items())])
     return settings.model_copy(update={"given": frozenset(given), "config_folders": tuple(config_folders)})
@@ -54,30 +56,38 @@ class _Reader:
     def __init__(self, problems: Mapping[str, str]) -> None:
         self.problems = dict(problems)
 
-    def group(self, kind: type[S], values: Mapping[str, Any], key: str, *, what: str) -> S:
-        """Read a group of keys; with problems, the settings are incomplete."""
-        fields = {name: field for name, field in kind.model_fields.items() if not field.exclude}
-        for name in values.keys() - fields.keys():
-            self.problems[join(key, name)] = f"there is no such key; {hint(name, fields, what=what)}"
+    def group(self, kind: type[S], values: Mapping[str, Any], known: Any, key: str, *, what: str) -> S:
+        """Read a group of keys; with problems, the settings are incomplete.
+
+        Args:
+            known: the same group in the config files, with all keys that exist.
+        """
+        known = known if isinstance(known, Mapping) else {}
+        fields = [name for name, field in kind.model_fields.items() if not field.exclude]
+        names = list(known) or fields
         own: dict[str, Any] = {}
+        for name, value in values.items():
+            if name not in names:
+                self.problems[join(key, name)] = f"there is no such key; {hint(name, names, what=what)}"
+            elif not is_broken(value):
+                own[name] = self._value(value, kind.annotation_of(name), known.get(name), join(key, name))
         for name in fields:
-            where, annotation = join(key, name), kind.annotation_of(name)
-            if name in values and not is_broken(values[name]):
-                own[name] = self._value(values[name], annotation, where)
-            elif where not in self.problems and name not in values and not kind.may_be_null(name):
-                missing = f"set {where}=<value>" if _supplied(annotation) is None else _choose(where)
+            has_default = not kind.model_fields[name].is_required() and kind.model_fields[name].default is not None
+            if name not in values and not has_default and not kind.may_be_null(name):
+                where = join(key, name)
+                missing = f"set {where}=<value>" if _supplied(kind.annotation_of(name)) is None else _choose(where)
                 self.problems[where] = f"missing: {missing}"
         return kind.model_construct(**own)
 
-    def _value(self, value: Any, annotation: Any, where: str) -> Any:
+    def _value(self, value: Any, annotation: Any, known: Any, where: str) -> Any:
         alternatives = _alternatives(annotation)
         if value is None and type(None) in alternatives:
             return None
         group = next((kind for kind in alternatives if isinstance(kind, type) and issubclass(kind, Settings)), None)
         if group is not None and isinstance(value, dict):
-            return self.group(group, value, where, what=f"keys of {where}")
+            return self.group(group, value, known, where, what=f"keys of {where}")
         if group is not None:
-            keys = ", ".join(group.model_fields)
+            keys = ", ".join(known if isinstance(known, Mapping) else group.model_fields)
             self.problems[where] = f"{value!r} is not a group of keys; the keys are: {keys}"
         elif (supplied := _supplied(annotation)) is not None:
             return self._node(value, supplied.names, where)

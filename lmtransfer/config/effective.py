@@ -15,13 +15,16 @@ from lmtransfer.config.overrides import override_keys
 from lmtransfer.config.paths import PATH_SETTINGS
 from lmtransfer.config.plain import to_plain
 from lmtransfer.config.settings import TrainSettings
+from lmtransfer.config.short_forms import expand_overlap, expand_parts
 from lmtransfer.errors import ConfigError
 from lmtransfer.system.validation import join
 
 
 def complete_values(cfg: DictConfig, command: str) -> None:
-    """Resolve the paths, keep one budget, and decide whether to search learning rates."""
+    """Resolve the paths, expand short forms, keep one budget, and decide whether to search learning rates."""
     resolve_paths(cfg)
+    expand_parts(cfg)
+    expand_overlap(cfg)
     complete_budget(cfg, primary=command)
     complete_learning_rates(cfg)
 

@@ -79,14 +79,17 @@ TaskNode: TypeAlias = Annotated[Node[Task], _DataPlaces]
 
 
 class Settings(pydantic.BaseModel):
-    """Base class for the settings in a config node."""
+    """Base class for the settings in a config node.
 
-    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+    A user's config files may define more keys, to which other keys refer; they are written to ``config.yaml`` too.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="allow", arbitrary_types_allowed=True)
 
     @classmethod
-    def from_config(cls, node: Any) -> Self:
+    def from_config(cls, node: Any, key: str = "") -> Self:
         """Read a config node (``cfg.train``); keys that this class does not define are ignored."""
-        key = full_key(node)
+        key = key or full_key(node)
         values, problems = to_plain(node, key)
         own: dict[str, Any] = {}
         for name, value in values.items():
@@ -133,8 +136,12 @@ class Settings(pydantic.BaseModel):
 
     def plain(self) -> dict[str, Any]:
         """Return the settings as plain data, in the form of ``config.yaml``."""
-        names = [name for name, field in type(self).model_fields.items() if not field.exclude]
-        return {name: _plain(getattr(self, name)) for name in names if name in self.model_fields_set}
+        left_out = {
+            name
+            for name, field in type(self).model_fields.items()
+            if field.exclude or name not in self.model_fields_set
+        }
+        return {name: _plain(value) for name, value in self if name not in left_out}
 
 
 def _plain(value: Any) -> Any:
@@ -432,7 +439,7 @@ class FinetuneSettings(_Transfer):
 class EvaluateSettings(_OfARun, _WithRuns):
     """Settings of ``evaluate``."""
 
-    split: str = _doc("split of the task to score; a pretraining run is scored on its held-out text instead", "test")
+    split: str = _doc("split of the task to score; a pretraining run is scored on its held-out text instead")
     memory_lengths: Sequence[WholeLength] | None = _doc(
         "memory lengths in tokens at which to score a pretraining run, such as [0,64,640]; null: the memory length "
         "used in training"
@@ -448,7 +455,6 @@ class EvaluateSettings(_OfARun, _WithRuns):
     same_length: bool = _doc(
         "true, with memory_lengths: each token attends to memory_length tokens, including itself (Transformer-XL's "
         "evaluation uses true)",
-        False,
     )
     eval_tokens: LargeCount | None = _doc(
         "maximum number of held-out tokens on which to score a pretraining run; null: all"
@@ -464,12 +470,11 @@ class EvaluateSettings(_OfARun, _WithRuns):
     control: bool = _doc(
         "true: score a task without training with random weights of the same model, too; a task's run is always "
         "scored with its control",
-        False,
     )
-    overwrite: bool = _doc("true: replace an existing evaluation with this name", False)
-    hardware: HardwareSettings = HardwareSettings()
-    task: Component = None
-    corpus: Component = None
+    overwrite: bool = _doc("true: replace an existing evaluation with this name")
+    hardware: HardwareSettings
+    task: TaskNode | None = None
+    corpus: CorpusNode | None = None
 
 
 _InputFormat: TypeAlias = Literal[TextFormat, "conll", "conllu", "squad", "quac", "coqa"]
@@ -519,7 +524,7 @@ class PredictSettings(_OfARun, _WithData):
     )
     overwrite: bool = _doc(_OVERWRITE)
     hardware: HardwareSettings
-    task: Component = None
+    task: TaskNode | None = None
 
 
 class EmbedSettings(_OfARun):
@@ -708,9 +713,9 @@ class PrepareSettings(_WithData):
         "which of several jobs this is, such as 3/16: the job tokenizes its share of the corpus, and a last prepare "
         "without shard joins them; null: the whole corpus"
     )
-    corpus: Component = None
-    tokenizer: Component = None
-    screening: Component = None
+    corpus: CorpusNode
+    tokenizer: Annotated[Node[TokenizerTrainer], Supplied(frozenset())]
+    screening: ScreeningNode | None = None
 
 
 class ServeSettings(_OfARun):

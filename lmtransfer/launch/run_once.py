@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationResolutionError, MissingMandatoryValue, OmegaConfBaseException
 
 from lmtransfer.config.check import read_settings
-from lmtransfer.config.config_files import config_folders
+from lmtransfer.config.config_files import config_folders, reference_config
 from lmtransfer.config.effective import complete_values
 from lmtransfer.config.overrides import override_keys
 from lmtransfer.config.plain import to_plain
@@ -40,7 +40,9 @@ def run_as_is(command: str, cfg: DictConfig, **arguments: Any) -> Any:
 
 
 #: The commands whose ``run`` takes settings; that of the others takes the configuration and checks it itself.
-_WITH_SETTINGS = frozenset({"compare", "embed", "export", "import", "list", "predict", "report", "serve"})
+_WITH_SETTINGS = frozenset(
+    {"compare", "embed", "evaluate", "export", "import", "list", "predict", "prepare", "report", "serve"}
+)
 
 
 def _request(command: str, cfg: DictConfig) -> CommandSettings | DictConfig:
@@ -52,6 +54,7 @@ def _request(command: str, cfg: DictConfig) -> CommandSettings | DictConfig:
         COMMANDS[command],
         values,
         command=command,
+        known=reference_config(command),
         problems=problems,
         given=override_keys(),
         config_folders=config_folders(),

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
-from lmtransfer.config.component import build, resolve
+from lmtransfer.config.component import Node, build, resolve
 from lmtransfer.config.phases import Phase, phases_of
+from lmtransfer.config.plain import to_plain
 from lmtransfer.errors import ConfigError
 from lmtransfer.interop.added_tokens import extend_weights
 from lmtransfer.interop.open_run import open_saved
@@ -26,6 +28,34 @@ from lmtransfer.randomness import derive_seed
 from lmtransfer.runs.saved_run import SavedRun, new_encoder, read_encoder
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.training.weights import load_weights, read_weights
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectiveNodes:
+    """The components of an objective."""
+
+    rows: Node[Rows]
+    corruption: Node[Corruption]
+    losses: Mapping[str, Node[Objective]]
+
+    @classmethod
+    def of(cls, values: Any, key: str = "objective") -> ObjectiveNodes:
+        """Return the components in the node of an objective."""
+        plain, _ = to_plain(values, key)
+        losses: dict[str, Node[Objective]] = {
+            name: Node(loss, f"{key}.losses.{name}") for name, loss in plain["losses"].items()
+        }
+        return cls(Node(plain["rows"], f"{key}.rows"), Node(plain["corruption"], f"{key}.corruption"), losses)
+
+    @classmethod
+    def of_run(cls, saved: SavedRun) -> ObjectiveNodes:
+        """Return the components of a run's objective, checked."""
+        losses = {
+            name: saved.component(f"objective.losses.{name}", "tokenizer")
+            for name in saved.config["objective"]["losses"]
+        }
+        rows, corruption = (saved.component(f"objective.{part}", "tokenizer") for part in ("rows", "corruption"))
+        return cls(rows, corruption, losses)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +77,7 @@ def build_parts(cfg: DictConfig, tokenizer: Tokenizer) -> PretrainingParts:
     encoder = new_encoder(cfg.model, tokenizer, seed=cfg.seed)
     if cfg.get("init"):
         heads = _load_encoder(encoder, open_saved(cfg.init, key="init"), tokenizer, cfg)
-    return parts_over(cfg.objective, encoder, tokenizer, heads)
+    return parts_over(ObjectiveNodes.of(cfg.objective), encoder, tokenizer, heads)
 
 
 def build_phases(cfg: DictConfig, tokenizer: Tokenizer) -> list[PretrainingParts]:
@@ -78,7 +108,7 @@ def _of_phase(cfg: DictConfig, phase: Phase, last: PretrainingParts, tokenizer: 
         encoder = TokenVectors(encoder)
     if phase.after is not None and encoder.token_embedding is None:
         raise ConfigError(f"embedding_after: {type(encoder).__name__} has no table of token embeddings; leave it out")
-    return parts_over(node, encoder, tokenizer, last.heads)
+    return parts_over(ObjectiveNodes.of(node, phase.objective), encoder, tokenizer, last.heads)
 
 
 def _directions(loss: DictConfig) -> Sequence[str]:
@@ -92,14 +122,14 @@ def losses_of(cfg: DictConfig, phase: Phase) -> object:
 
 
 def parts_over(
-    objective: DictConfig, encoder: Encoder, tokenizer: Tokenizer, heads: Mapping[str, Tensor]
+    objective: ObjectiveNodes, encoder: Encoder, tokenizer: Tokenizer, heads: Mapping[str, Tensor]
 ) -> PretrainingParts:
     """Build the parts of an objective for an existing encoder, and check that all are compatible."""
     parts = PretrainingParts(
         encoder=encoder,
-        rows=build(objective.rows, tokenizer=tokenizer),
-        corruption=build(objective.corruption, tokenizer=tokenizer),
-        objectives=[build(node, tokenizer=tokenizer) for node in objective.losses.values()],
+        rows=objective.rows.build(tokenizer=tokenizer),
+        corruption=objective.corruption.build(tokenizer=tokenizer),
+        objectives=[node.build(tokenizer=tokenizer) for node in objective.losses.values()],
         heads=heads,
     )
     check_compatible(encoder=encoder, objectives=parts.objectives, rows=parts.rows, corruption=parts.corruption)
@@ -130,28 +160,24 @@ def _load_encoder(encoder: Encoder, saved: SavedRun, tokenizer: Tokenizer, cfg: 
     return heads
 
 
-def load_learner(
-    saved: SavedRun, config: DictConfig, *, trained: bool = True
-) -> tuple[PretrainingParts, PretrainingLearner]:
-    """Load the parts of a pretraining run, and its learner; ``init`` is null in ``config``.
+def load_learner(saved: SavedRun, *, trained: bool = True) -> tuple[PretrainingParts, PretrainingLearner]:
+    """Load the parts of a pretraining run, and its learner.
 
     Args:
         trained: whether the learner has the trained weights; otherwise it has the random weights of the run's seed.
     """
     model, folder = saved.model_node, saved.checkpoint()
-    for part in ("rows", "corruption"):
-        saved.component(f"objective.{part}", "tokenizer")
-    losses = [saved.component(f"objective.losses.{name}", "tokenizer") for name in saved.config["objective"]["losses"]]
-    tensors = read_weights(folder)
+    objective = ObjectiveNodes.of_run(saved)
+    tensors, seed = read_weights(folder), saved.config["seed"]
 
     def build_learner() -> PretrainingLearner:
-        objectives = [build(node, tokenizer=saved.tokenizer) for node in losses]
+        objectives = [node.build(tokenizer=saved.tokenizer) for node in objective.losses.values()]
         return PretrainingLearner(new_encoder(model, saved.tokenizer, seed=0), objectives)
 
     saved.check_fit(build_learner, tensors, checkpoint=folder, keys="model and objective")
-    parts = build_parts(config, saved.tokenizer)
+    parts = parts_over(objective, new_encoder(model, saved.tokenizer, seed=seed), saved.tokenizer, {})
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(derive_seed(config.seed, "heads"))
+        torch.manual_seed(derive_seed(seed, "heads"))
         learner = PretrainingLearner(parts.encoder, list(parts.objectives))
     if trained:
         load_weights(learner, tensors, source=str(folder))

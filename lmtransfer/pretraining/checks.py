@@ -12,14 +12,13 @@ from lmtransfer.config.check import check
 from lmtransfer.config.component import build, resolve
 from lmtransfer.config.phases import Phase, complete_phases, phases_of
 from lmtransfer.config.settings import TrainSettings
-from lmtransfer.config.short_forms import expand_overlap, expand_parts
 from lmtransfer.errors import ConfigError
 from lmtransfer.interop.open_run import open_saved
 from lmtransfer.models.base import Encoder, shapes_only
 from lmtransfer.objectives.compatibility import check_order
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.objectives.rows.mixture import CONTIGUOUS_MIXTURE
-from lmtransfer.pretraining.build import parts_of_phases, parts_over
+from lmtransfer.pretraining.build import ObjectiveNodes, parts_of_phases, parts_over
 from lmtransfer.pretraining.continued import command_line_keys, continue_from
 from lmtransfer.pretraining.save_points import save_points, word_points
 from lmtransfer.runs.saved_run import new_encoder
@@ -38,8 +37,6 @@ def check_pretraining(cfg: DictConfig, *, primary: str) -> None:
         cfg: the config, whose phases are completed in place. With ``init``, the model and the arguments of the heads
             are replaced by those of the continued run.
     """
-    expand_parts(cfg)
-    expand_overlap(cfg)
     complete_phases(cfg)
     phases = phases_of(cfg)
     nodes: dict[str, Set[str]] = {
@@ -98,7 +95,7 @@ def _check_parts(cfg: DictConfig) -> None:
     """Build all parts on the meta device, which needs no memory, to check that they are valid and compatible."""
     tokenizer = cast(Tokenizer, _UntrainedTokenizer(cfg.tokenizer))
     with shapes_only():
-        last = parts_over(cfg.objective, new_encoder(cfg.model, tokenizer, seed=0), tokenizer, {})
+        last = parts_over(ObjectiveNodes.of(cfg.objective), new_encoder(cfg.model, tokenizer, seed=0), tokenizer, {})
         _complete_embeddings(cfg, last.encoder)
         for phase, parts in zip(phases_of(cfg), parts_of_phases(cfg, last, tokenizer), strict=True):
             learner = PretrainingLearner(parts.encoder, list(parts.objectives))

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from rich import box
 from rich.table import Table
 
-from lmtransfer.config.component import build
+from lmtransfer.config.component import Node, build
+from lmtransfer.config.plain import to_plain
 from lmtransfer.data.corpora.mixture import MixtureCorpus
 from lmtransfer.data.documents import Corpus
 from lmtransfer.data.micro_batches import PlannedStream
@@ -21,7 +22,7 @@ from lmtransfer.data.token_cache import PreparedCorpus, prepare, tokenizer_for
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.interop.added_tokens import add_words
 from lmtransfer.interop.open_run import open_saved
-from lmtransfer.system.machine import default_cache_dir, is_address
+from lmtransfer.system.machine import cache_folder, is_address
 from lmtransfer.system.optional import import_optional
 from lmtransfer.tokenizers.base import Tokenizer
 
@@ -33,19 +34,16 @@ if TYPE_CHECKING:
 _MAX_CHARACTERS = 60
 
 
-def build_screening(cfg: DictConfig, *, cache_dir: Path) -> Screening | None:
-    """Build ``cfg.screening`` and read its evaluation texts; None without screening."""
-    node = cfg.get("screening")
-    if node is None:
-        return None
+def _build_screening(node: Node[Screening], *, data_root: str | None, cache_dir: Path) -> Screening:
+    """Build a screening and read its evaluation texts."""
     if node.get("min_jaccard") is not None:  # fail before all the texts are read
         import_optional("datasketch", work="screening.min_jaccard", error=ConfigError)
     texts: dict[str, list[str]] = {}
-    for name, source_node in (node.get("overlap_with") or {}).items():
-        source = build(source_node, data_root=cfg.data_root, cache_dir=str(cache_dir))
-        texts |= {str(name): _lines(source)} if isinstance(source, Corpus) else _held_out_texts(str(name), source)
-    screening: Screening = build(node, overlap_with=texts, cache_dir=str(cache_dir))
-    return screening
+    sources: Mapping[str, Node[Any]] = node.get("overlap_with") or {}
+    for name, source_node in sources.items():
+        source = source_node.build(data_root=data_root, cache_dir=str(cache_dir))
+        texts |= {name: _lines(source)} if isinstance(source, Corpus) else _held_out_texts(name, source)
+    return node.build(overlap_with=texts, cache_dir=str(cache_dir))
 
 
 def _lines(corpus: Corpus) -> list[str]:
@@ -153,46 +151,63 @@ class Text:
         return stream.tokens_per_epoch / max(1, statistics.words - statistics.validation_words)
 
 
-def read_text(cfg: DictConfig, *, num_workers: int | None = None) -> Text:
-    """Tokenize the corpus, or read the tokens from the cache."""
-    cache_dir = default_cache_dir() if cfg.cache_dir is None else Path(cfg.cache_dir).expanduser().absolute()
-    corpus = build_corpus(cfg, cache_dir=cache_dir)
+def read_training_text(cfg: DictConfig) -> Text:
+    """Read the text of a pretraining; its tokenizer comes from ``init``, or is trained on the corpus."""
+    cache_dir = cache_folder(cfg.cache_dir)
+    corpus, screening = (to_plain(cfg.get(key), key)[0] for key in ("corpus", "screening"))
+    built = build_corpus(
+        Node(corpus, "corpus"),
+        None if screening is None else Node(screening, "screening"),
+        data_root=cfg.data_root,
+        cache_dir=cache_dir,
+    )
     words = (cfg.get("tokenizer") or {}).get("add")
     if cfg.get("init"):
         tokenizer = open_saved(cfg.init, key="init").tokenizer
     else:
         trainer = {key: value for key, value in cfg.tokenizer.items() if key != "add"}
-        tokenizer = tokenizer_for(corpus, build(OmegaConf.create(trainer)), cache_dir=cache_dir)
+        tokenizer = tokenizer_for(built, build(trainer), cache_dir=cache_dir)
     notes: list[str] = []
     if words is not None:
         tokenizer, notes = add_words(tokenizer, Path(str(words)).expanduser().absolute())
-    prepared = prepare(
-        corpus, tokenizer, cache_dir=cache_dir, num_workers=num_workers, min_tokens=int(cfg.objective.max_length)
-    )
-    return Text(corpus, tokenizer, prepared, (*notes, *notes_on(corpus)))
+    text = read_text(built, tokenizer, cache_dir=cache_dir, max_length=int(cfg.objective.max_length))
+    return replace(text, notes=(*notes, *text.notes))
 
 
-def build_corpus(cfg: DictConfig, *, cache_dir: Path) -> Corpus:
-    """Build ``cfg.corpus``; with ``cfg.screening``, screen the corpus, or each part of a mixture separately."""
-    arguments: dict[str, Any] = {"data_root": cfg.data_root, "cache_dir": str(cache_dir)}
-    screening = build_screening(cfg, cache_dir=cache_dir)
+def read_text(corpus: Corpus, tokenizer: Tokenizer, *, cache_dir: Path, max_length: int) -> Text:
+    """Tokenize a corpus, or read the tokens from the cache.
 
-    def screen(corpus: Corpus) -> Corpus:
+    Args:
+        max_length: maximum row length in tokens.
+    """
+    prepared = prepare(corpus, tokenizer, cache_dir=cache_dir, min_tokens=max_length)
+    return Text(corpus, tokenizer, prepared, tuple(notes_on(corpus)))
+
+
+def build_corpus(
+    node: Node[Corpus], screening_node: Node[Screening] | None, *, data_root: str | None, cache_dir: Path
+) -> Corpus:
+    """Build a corpus; with a screening, screen the corpus, or each part of a mixture separately."""
+    screening = None
+    if screening_node is not None:
+        screening = _build_screening(screening_node, data_root=data_root, cache_dir=cache_dir)
+
+    def screened(part: Node[Corpus]) -> Corpus:
+        corpus = part.build(data_root=data_root, cache_dir=str(cache_dir))
         return corpus if screening is None else ScreenedCorpus(corpus, screening)
 
-    parts: Any = cfg.corpus.get("parts")
+    parts: Mapping[str, Node[Corpus]] = node.get("parts") or {}
     if not parts:
-        return screen(build(cfg.corpus, **arguments))
+        return screened(node)
     corpora, missing = {}, []
-    for name, node in parts.items():
+    for name, part in parts.items():
         try:
-            corpora[str(name)] = screen(build(node, **arguments))
+            corpora[name] = screened(part)
         except DataError as error:
             missing.append(f"corpus.parts.{name}: {error}")
     if missing:
         raise DataError("\n".join(missing))
-    mixture: Corpus = build(cfg.corpus, parts=corpora)
-    return mixture
+    return node.build(parts=corpora)
 
 
 def with_absolute_paths(config: dict[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from torch import Tensor, nn
 from typing_extensions import override
 
+from lmtransfer.config.component import Node
 from lmtransfer.config.plain import resolve_config
 from lmtransfer.data.micro_batches import PlannedStream
 from lmtransfer.errors import ConfigError
@@ -19,9 +20,9 @@ from lmtransfer.models.base import Encoder
 from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.learner import PretrainingLearner, collect_output_positions
 from lmtransfer.objectives.source import PretrainingSource
-from lmtransfer.pretraining.build import PretrainingParts, parts_over
+from lmtransfer.pretraining.build import ObjectiveNodes, PretrainingParts, parts_over
 from lmtransfer.pretraining.continued import InheritedHeads, inherit_heads
-from lmtransfer.pretraining.text import Text, absolute_corpus, read_text
+from lmtransfer.pretraining.text import Text, absolute_corpus, build_corpus, read_text
 from lmtransfer.randomness import derive_seed
 from lmtransfer.runs.labels import objective_label
 from lmtransfer.runs.saved_run import SavedRun
@@ -46,7 +47,7 @@ class JointText:
 
     share: TextShare
     text: Text
-    objective: DictConfig
+    objective: Mapping[str, Any]
     heads: Mapping[str, Tensor]
 
     def with_run_heads(self, run: SavedRun) -> JointText:
@@ -62,7 +63,7 @@ class JointText:
                 f"transfer=joint: {type(encoder).__name__} has static word vectors, which cannot use the context that "
                 "joint training teaches; set transfer=full"
             )
-        parts = parts_over(self.objective, encoder, self.text.tokenizer, self.heads)
+        parts = parts_over(ObjectiveNodes.of(self.objective), encoder, self.text.tokenizer, self.heads)
         if self.share.tokens < parts.rows.max_length:
             raise ConfigError(
                 f"transfer.text_tokens={self.share.tokens} must not be less than the length of a text row "
@@ -171,21 +172,18 @@ def read_joint_text(cfg: DictConfig, source: SavedRun, share: TextShare, *, cach
     if "corpus" not in nodes and not source.trusted:
         check_same_text(source.config, source.directory, data_root=data_root)
     screening = source.config.get("screening") if "corpus" not in nodes and source.trusted else None
-    nodes = own | nodes
-    nodes["corpus"] = absolute_corpus(nodes["corpus"])
-    config = OmegaConf.create(
-        {
-            **nodes,
-            "screening": screening,
-            "init": source.reference,
-            "tokenizer": None,
-            "data_root": data_root,
-            "cache_dir": str(cache_dir),
-        }
-    )
+    corpus_node, objective = ((own | nodes)[part] for part in ("corpus", "objective"))
+    corpus_node = absolute_corpus(corpus_node)
     with open_dict(cfg):
-        cfg.corpus, cfg.objective = config.corpus, config.objective
-    return JointText(share, read_text(config), config.objective, {})
+        cfg.corpus, cfg.objective = corpus_node, objective
+    corpus = build_corpus(
+        Node(corpus_node, "corpus"),
+        None if screening is None else Node(screening, "screening"),
+        data_root=data_root,
+        cache_dir=cache_dir,
+    )
+    text = read_text(corpus, source.tokenizer, cache_dir=cache_dir, max_length=int(objective["max_length"]))
+    return JointText(share, text, objective, {})
 
 
 class JointStream(BatchStream):

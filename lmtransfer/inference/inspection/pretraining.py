@@ -39,7 +39,7 @@ from lmtransfer.objectives.row_display import RowCounts, RowView, count_rows, ro
 from lmtransfer.objectives.rows.base import RowPlan, Rows
 from lmtransfer.objectives.source import PretrainingSource
 from lmtransfer.pretraining.build import PretrainingParts, build_parts
-from lmtransfer.pretraining.text import Text, findings_table, read_text, screened_parts
+from lmtransfer.pretraining.text import Text, findings_table, read_training_text, screened_parts
 from lmtransfer.pretraining.utilization import learning_flops
 from lmtransfer.randomness import derive_seed, permutation
 from lmtransfer.runs.training_setup import build_optimizer, prepare_encoders
@@ -131,7 +131,7 @@ def inspect_pretraining(cfg: DictConfig, console: Console) -> None:
     hardware = setup(**HardwareSettings.from_config(cfg.hardware).model_dump())
     epoch = int(cfg.epoch)
     with Console(stderr=True).status("reading the corpus"):
-        text = read_text(cfg)
+        text = read_training_text(cfg)
     parts = build_parts(cfg, text.tokenizer)
     parts.corruption.observe(text.prepared.train)
     learner = _learner(parts, seed=cfg.seed, hardware=hardware)

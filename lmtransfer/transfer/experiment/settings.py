@@ -20,7 +20,7 @@ from lmtransfer.models.base import Encoder
 from lmtransfer.randomness import derive_seed
 from lmtransfer.runs.saved_run import SavedRun, new_encoder, pretraining_seed, pretraining_seeds, read_encoder
 from lmtransfer.system.console import Console
-from lmtransfer.system.machine import default_cache_dir
+from lmtransfer.system.machine import cache_folder
 from lmtransfer.system.printable import format_metric, short_path
 from lmtransfer.tasks.base import Task
 from lmtransfer.tokenizers.base import CharacterTokenizer, Tokenizer
@@ -157,7 +157,7 @@ def build_settings(
     config.
     """
     train = effective_train(cfg, primary=command)
-    cache_dir = default_cache_dir() if cfg.cache_dir is None else Path(cfg.cache_dir).expanduser().absolute()
+    cache_dir = cache_folder(cfg.cache_dir)
     task: Task = build(cfg.task, data_root=cfg.data_root, cache_dir=str(cache_dir))
     if task.zero_shot:
         _ = task.head  # raises an error if there is nothing to train
