@@ -10,13 +10,14 @@ from omegaconf import DictConfig, OmegaConf
 from lmtransfer.config.check import check
 from lmtransfer.config.component import build
 from lmtransfer.config.effective import effective_train
+from lmtransfer.config.settings import ClusterSettings, HardwareSettings
 from lmtransfer.config.sweep_names import in_sweep, sweep_name
 from lmtransfer.errors import ConfigError
 from lmtransfer.launch.jobs import Place
 from lmtransfer.runs.create_or_resume import check_resumable
 from lmtransfer.runs.result import JointResult
 from lmtransfer.runs.run_directory import RunDirectory
-from lmtransfer.runs.tracking import open_trackers, tracker_nodes
+from lmtransfer.runs.tracking import open_trackers, tracker_nodes, trackers_of
 from lmtransfer.runs.training_setup import training_hardware
 from lmtransfer.system.console import Console
 from lmtransfer.system.printable import short_path
@@ -48,11 +49,14 @@ def check_settings_of(cfg: DictConfig, *, command: str) -> None:
 def transfer(cfg: DictConfig, *, command: str) -> Path:
     """Train the run, its control and all seeds on a task."""
     check_transfer(cfg, command)
-    place = Place.of(cfg, command=command)
+    place = Place.of(cfg.jobs, ClusterSettings.of(cfg), command=command)
     source = open_start(cfg)
     name, resume = sweep_name(cfg.name), bool(cfg.resume) or in_sweep()
     run = Path(cfg.output_root) / command / name
-    hardware = training_hardware(cfg, run=run, pretrains=False)
+    hardware, chosen = training_hardware(
+        HardwareSettings.from_config(cfg.hardware), num_workers=cfg.train.num_workers, run=run, pretrains=False
+    )
+    cfg.hardware.precision = chosen.precision
     with process_group.join():
         console = Console(highlight=False, quiet=not process_group.is_main())
         settings = build_settings(cfg, source, command=command, hardware=hardware, console=console)
@@ -81,7 +85,7 @@ def transfer(cfg: DictConfig, *, command: str) -> Path:
             result = experiment.result()
             directory.write_result(result)
             if not experiment.has_one_run:
-                with open_trackers(cfg.tracker, directory, quiet=True) as trackers:
+                with open_trackers(trackers_of(config), directory, quiet=True) as trackers:
                     trackers.finish(result)
         task = settings[0].task
         has_models = task.folds is None and experiment.keeps_weights

@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from lmtransfer.config.component import Node, Supplied, component_problems, is_component, outermost_components
 from lmtransfer.config.config_files import primary_config, reference_config
 from lmtransfer.config.nearest import hint
-from lmtransfer.config.plain import is_broken, to_plain
+from lmtransfer.config.plain import BROKEN, is_broken, to_plain
 from lmtransfer.config.settings import COMMANDS, CommandSettings, Settings
 from lmtransfer.errors import ConfigError
 from lmtransfer.system.validation import Misfit, join, validate
@@ -29,7 +29,7 @@ def read_settings(
     command: str,
     known: Mapping[str, Any] | None = None,
     problems: Mapping[str, str] | None = None,
-    given: Set[str] = frozenset(),
+    words: Sequence[str] = (),
     config_folders: Sequence[Path] = (),
 ) -> T:
     """Check the plain data of a composed configuration, and return it as the settings of a command.
@@ -37,7 +37,7 @@ def read_settings(
     Args:
         values: the configuration, with ``BROKEN`` in place of each value that has one of ``problems``.
         known: the keys of the command's config files; None for all that ``kind`` has.
-        given: the keys that the user set.
+        words: the overrides of the user.
         config_folders: the folders in which configs are found.
 
     Raises:
@@ -47,7 +47,7 @@ def read_settings(
     settings = reader.group(kind, values, known, "", what=f"keys of {command}")
     if reader.problems:
         raise ConfigError([f"{key}: {problem}" for key, problem in sorted(reader.problems.items())])
-    return settings.model_copy(update={"given": frozenset(given), "config_folders": tuple(config_folders)})
+    return settings.model_copy(update={"words": tuple(words), "config_folders": tuple(config_folders)})
 
 
 class _Reader:
@@ -63,48 +63,70 @@ class _Reader:
             known: the same group in the config files, with all keys that exist.
         """
         known = known if isinstance(known, Mapping) else {}
-        fields = [name for name, field in kind.model_fields.items() if not field.exclude]
+        fields = [name for name, field in kind.model_fields.items() if not field.exclude and name != kind.component]
         names = list(known) or fields
         own: dict[str, Any] = {}
+        if kind.component is not None:
+            node = {name: value for name, value in values.items() if name not in fields}
+            values = {name: value for name, value in values.items() if name in fields}
+            own[kind.component] = self._value(node, kind.annotation_of(kind.component), None, key)
         for name, value in values.items():
-            if name not in names:
-                self.problems[join(key, name)] = f"there is no such key; {hint(name, names, what=what)}"
-            elif not is_broken(value):
+            if name in names:
                 own[name] = self._value(value, kind.annotation_of(name), known.get(name), join(key, name))
+            else:
+                self.problems[join(key, name)] = f"there is no such key; {hint(name, names, what=what)}"
         for name in fields:
             has_default = not kind.model_fields[name].is_required() and kind.model_fields[name].default is not None
             if name not in values and not has_default and not kind.may_be_null(name):
                 where = join(key, name)
-                missing = f"set {where}=<value>" if _supplied(kind.annotation_of(name)) is None else _choose(where)
+                missing = _choose(where) if _is_part(kind.annotation_of(name)) else f"set {where}=<value>"
                 self.problems[where] = f"missing: {missing}"
         return kind.model_construct(**own)
 
     def _value(self, value: Any, annotation: Any, known: Any, where: str) -> Any:
         alternatives = _alternatives(annotation)
-        if value is None and type(None) in alternatives:
+        if value is BROKEN or (value is None and type(None) in alternatives):
             return None
-        group = next((kind for kind in alternatives if isinstance(kind, type) and issubclass(kind, Settings)), None)
-        if group is not None and isinstance(value, dict):
-            return self.group(group, value, known, where, what=f"keys of {where}")
-        if group is not None:
-            keys = ", ".join(known if isinstance(known, Mapping) else group.model_fields)
-            self.problems[where] = f"{value!r} is not a group of keys; the keys are: {keys}"
-        elif (supplied := _supplied(annotation)) is not None:
-            return self._node(value, supplied.names, where)
-        else:
+        for kind in alternatives:
+            if isinstance(kind, type) and issubclass(kind, Settings):
+                return self._group_value(kind, value, known, where)
+            if (supplied := _supplied(kind)) is not None:
+                return self._node(value, supplied, where)
+            if typing.get_origin(kind) is Mapping and _is_part(inner := typing.get_args(kind)[1]):
+                return self._several(value, inner, where)
+        if not is_broken(value):
             try:
                 return validate(value, annotation)
             except Misfit as misfit:
                 self.problems[join(where, *misfit.where)] = str(misfit)
         return None
 
-    def _node(self, value: Any, supplied: Set[str], where: str) -> Node[Any] | None:
+    def _group_value(self, kind: type[Settings], value: Any, known: Any, where: str) -> Settings | None:
+        if isinstance(value, dict):
+            return self.group(kind, value, known, where, what=f"keys of {where}")
+        keys = ", ".join(known if isinstance(known, Mapping) else kind.model_fields)
+        self.problems[where] = f"{value!r} is not a group of keys; the keys are: {keys}"
+        return None
+
+    def _several(self, values: Any, inner: Any, where: str) -> Mapping[str, Any]:
+        """Read a mapping from the user's own names to components, or to groups whose keys are checked elsewhere."""
+        if is_component(values):
+            self.problems[join(where, "_target_")] = (
+                f"there can be several, so each has its own key: write {where}.<name>._target_"
+            )
+        elif isinstance(values, dict):
+            return {name: self._value(value, inner, value, join(where, name)) for name, value in values.items()}
+        else:
+            self.problems[where] = f"{values!r} is not a mapping of names to components: {_choose(where)}"
+        return {}
+
+    def _node(self, value: Any, supplied: Supplied, where: str) -> Node[Any] | None:
         if value is None:
-            self.problems[where] = f"missing: {_choose(where)}"
+            self.problems[where] = f"null is not allowed: leave it out, or {_choose(where)}"
         elif not is_component(value):
             self.problems[where] = f"this node has no _target_, so it is not a component: {_choose(where)}"
         else:
-            self.problems |= component_problems(value, key=where, nodes={where: supplied}, complete=True)
+            self.problems |= component_problems(value, key=where, nodes={where: supplied.names}, complete=True)
             return Node(value, where)
         return None
 
@@ -116,8 +138,14 @@ def _alternatives(annotation: Any) -> tuple[Any, ...]:
 
 def _supplied(annotation: Any) -> Supplied | None:
     """Return what the command supplies to the component of an annotation; None if it is no component."""
-    parts = (part for kind in _alternatives(annotation) for part in typing.get_args(kind))
-    return next((part for part in parts if isinstance(part, Supplied)), None)
+    return next((part for part in typing.get_args(annotation) if isinstance(part, Supplied)), None)
+
+
+def _is_part(annotation: Any) -> bool:
+    """Whether an annotation is a component, a group of keys, or a mapping of these."""
+    if typing.get_origin(annotation) is Mapping:
+        return _is_part(typing.get_args(annotation)[1])
+    return _supplied(annotation) is not None or (isinstance(annotation, type) and issubclass(annotation, Settings))
 
 
 def _choose(key: str) -> str:

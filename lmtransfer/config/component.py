@@ -21,7 +21,7 @@ import sys
 import traceback
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import Any, Generic, TypeGuard, TypeVar
 
@@ -179,7 +179,7 @@ def _modules_hint(parent: str, last: str) -> str:
 C_co = TypeVar("C_co", covariant=True)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots, with which Python 3.11 cannot call Node[Encoder](...)
 class Node(Generic[C_co]):
     """A component that is not built yet; ``Node[Encoder]`` is that of an encoder.
 
@@ -189,7 +189,7 @@ class Node(Generic[C_co]):
     """
 
     values: Mapping[str, Any]
-    key: str = ""
+    key: str = field(default="", compare=False)
 
     @property
     def cls(self) -> type[C_co]:
@@ -210,11 +210,11 @@ class Node(Generic[C_co]):
         return component
 
 
-@dataclass(frozen=True, slots=True)
 class Supplied:
     """Annotates a ``Node``: the names of the arguments that the command supplies when it builds the component."""
 
-    names: frozenset[str]
+    def __init__(self, *names: str) -> None:
+        self.names = frozenset(names)
 
 
 def build(node: Any, **runtime: Any) -> Any:

@@ -13,6 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 from lmtransfer.config.config_files import primary_config
 from lmtransfer.config.overrides import override_keys
 from lmtransfer.config.paths import PATH_SETTINGS
+from lmtransfer.config.phases import complete_phases
 from lmtransfer.config.plain import to_plain
 from lmtransfer.config.settings import TrainSettings
 from lmtransfer.config.short_forms import expand_overlap, expand_parts
@@ -21,10 +22,11 @@ from lmtransfer.system.validation import join
 
 
 def complete_values(cfg: DictConfig, command: str) -> None:
-    """Resolve the paths, expand short forms, keep one budget, and decide whether to search learning rates."""
+    """Complete paths, short forms, phases and the budget, and decide whether to search learning rates."""
     resolve_paths(cfg)
     expand_parts(cfg)
     expand_overlap(cfg)
+    complete_phases(cfg)
     complete_budget(cfg, primary=command)
     complete_learning_rates(cfg)
 
@@ -129,15 +131,20 @@ def effective_train(cfg: DictConfig, *, primary: str) -> TrainSettings:
     """Return the settings in ``cfg.train``, with a single budget."""
     complete_budget(cfg, primary=primary)
     settings = TrainSettings.from_config(cfg.train)
-    if all(getattr(settings, kind) is None for kind in KINDS):
+    check_budget(settings)
+    return settings
+
+
+def check_budget(train: TrainSettings) -> None:
+    """Check that there is a budget, in epochs if there is a minimum number of steps."""
+    if all(getattr(train, kind) is None for kind in KINDS):
         raise ConfigError(f"train: no budget is set; set one of {', '.join(f'train.{kind}' for kind in KINDS)}")
-    if settings.min_steps is not None and settings.epochs is None:
-        kind = next(kind for kind in KINDS if getattr(settings, kind) is not None)
+    if train.min_steps is not None and train.epochs is None:
+        kind = next(kind for kind in KINDS if getattr(train, kind) is not None)
         raise ConfigError(
-            f"train.min_steps={settings.min_steps} with train.{kind}={getattr(settings, kind)}: min_steps "
+            f"train.min_steps={train.min_steps} with train.{kind}={getattr(train, kind)}: min_steps "
             "only extends a budget in epochs; set train.min_steps=null, or keep train.epochs as the only budget"
         )
-    return settings
 
 
 def effective_kind(train: Any, *, primary: str) -> str | None:

@@ -10,7 +10,7 @@ import fnmatch
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeAlias, get_args
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeAlias, get_args
 
 import pydantic
 from annotated_types import Ge, Gt, Le
@@ -39,10 +39,19 @@ from lmtransfer.system.validation import Misfit, join, validate
 if TYPE_CHECKING:
     from lmtransfer.data.documents import Corpus
     from lmtransfer.data.screening import Screening
+    from lmtransfer.models.base import Encoder
+    from lmtransfer.objectives.base import Objective
+    from lmtransfer.objectives.corruption.masking import Corruption
+    from lmtransfer.objectives.rows.base import Rows
+    from lmtransfer.pretraining.counted_embeddings import CountedEmbeddings
     from lmtransfer.tasks.base import Task
     from lmtransfer.tokenizers.trainers import TokenizerTrainer
+    from lmtransfer.training.optim.optimizers import Optimizer
+    from lmtransfer.training.optim.schedules import Schedule
+    from lmtransfer.training.trackers.base import Service
 else:  # without torch; `component.BASES` has the classes that are allowed at each key
-    Corpus = Screening = Task = TokenizerTrainer = Any
+    Corpus = Corruption = CountedEmbeddings = Encoder = Objective = Optimizer = Rows = Schedule = Screening = Any
+    Service = Task = TokenizerTrainer = Any
 
 
 def _identifier(value: str) -> str:
@@ -72,10 +81,18 @@ Processes: TypeAlias = Annotated[int, Ge(0), Le(4096)]
 Group: TypeAlias = Annotated[int, Ge(1), Le(1_000_000)]
 #: A component, a mapping from names to components, or null.
 Component: TypeAlias = Any
-_DataPlaces = Supplied(frozenset({"data_root", "cache_dir"}))
-CorpusNode: TypeAlias = Annotated[Node[Corpus], _DataPlaces]
-ScreeningNode: TypeAlias = Annotated[Node[Screening], Supplied(frozenset({"overlap_with", "cache_dir"}))]
-TaskNode: TypeAlias = Annotated[Node[Task], _DataPlaces]
+CorpusNode: TypeAlias = Annotated[Node[Corpus], Supplied("data_root", "cache_dir")]
+ScreeningNode: TypeAlias = Annotated[Node[Screening], Supplied("overlap_with", "cache_dir")]
+TaskNode: TypeAlias = Annotated[Node[Task], Supplied("data_root", "cache_dir")]
+TrainerNode: TypeAlias = Annotated[Node[TokenizerTrainer], Supplied()]
+ModelNode: TypeAlias = Annotated[Node[Encoder], Supplied("vocab_size")]
+RowsNode: TypeAlias = Annotated[Node[Rows], Supplied("tokenizer")]
+CorruptionNode: TypeAlias = Annotated[Node[Corruption], Supplied("tokenizer")]
+LossNode: TypeAlias = Annotated[Node[Objective], Supplied("tokenizer")]
+OptimizerNode: TypeAlias = Annotated[Node[Optimizer], Supplied("learner", "params")]
+ScheduleNode: TypeAlias = Annotated[Node[Schedule], Supplied()]
+TrackerNode: TypeAlias = Annotated[Node[Service], Supplied("folder")]
+EmbeddingsNode: TypeAlias = Annotated[Node[CountedEmbeddings], Supplied()]
 
 
 class Settings(pydantic.BaseModel):
@@ -85,6 +102,8 @@ class Settings(pydantic.BaseModel):
     """
 
     model_config = ConfigDict(frozen=True, extra="allow", arbitrary_types_allowed=True)
+    #: The field of the component that has all keys that are not fields of this class; None if there is none.
+    component: ClassVar[str | None] = None
 
     @classmethod
     def from_config(cls, node: Any, key: str = "") -> Self:
@@ -93,7 +112,7 @@ class Settings(pydantic.BaseModel):
         values, problems = to_plain(node, key)
         own: dict[str, Any] = {}
         for name, value in values.items():
-            if join(key, name) in problems:
+            if name not in cls.model_fields or join(key, name) in problems:
                 continue
             try:
                 own[name] = validate(value, cls.annotation_of(name))
@@ -118,7 +137,8 @@ class Settings(pydantic.BaseModel):
     @classmethod
     def may_be_null(cls, name: str) -> bool:
         """Whether the type of a setting includes null."""
-        return type(None) in get_args(cls.annotation_of(name))
+        annotation = cls.annotation_of(name)
+        return annotation is Any or type(None) in get_args(annotation)
 
     @classmethod
     def docs(cls, key: str = "") -> Iterator[tuple[str, str]]:
@@ -141,7 +161,8 @@ class Settings(pydantic.BaseModel):
             for name, field in type(self).model_fields.items()
             if field.exclude or name not in self.model_fields_set
         }
-        return {name: _plain(value) for name, value in self if name not in left_out}
+        plain = {name: _plain(value) for name, value in self if name not in left_out}
+        return plain if self.component is None else plain.pop(self.component) | plain
 
 
 def _plain(value: Any) -> Any:
@@ -158,12 +179,17 @@ class CommandSettings(Settings):
     """Base class for the settings of a command.
 
     Attributes:
-        given: the keys that the user set on the command line or in the call.
+        words: the overrides of the command line or the call, as the user wrote them.
         config_folders: the folders in which configs are found, in search order.
     """
 
-    given: frozenset[str] = Field(default=frozenset(), exclude=True)
+    words: tuple[str, ...] = Field(default=(), exclude=True)
     config_folders: tuple[Path, ...] = Field(default=(), exclude=True)
+
+    @property
+    def given(self) -> Mapping[str, str]:
+        """The words by the key, or the group, that they set."""
+        return {word.lstrip("+~").partition("=")[0]: word for word in self.words}
 
 
 _BATCH_TOKENS = "number of tokens in an optimizer step, over all ranks and micro-batches"
@@ -264,9 +290,9 @@ class ObjectiveSettings(Settings):
     max_length: Count = _doc("maximum row length in tokens", 128)
     mask_prob: PositiveProb = _doc("share of tokens that are masked or replaced", 0.15)
     causal_share: Prob = _doc("share of rows predicted from left to right", 0.25)
-    rows: Component = None
-    corruption: Component = None
-    losses: Component = None
+    rows: RowsNode
+    corruption: CorruptionNode
+    losses: Mapping[str, LossNode]
 
 
 class PhaseTrainSettings(Settings):
@@ -295,8 +321,8 @@ class PhaseSettings(Settings):
     )
     train: PhaseTrainSettings | None = None
     embedding_after: VectorSettings | None = None
-    objective: Component = None
-    optimizer: Component = None
+    objective: ObjectiveSettings | None = None
+    optimizer: OptimizerNode | None = None
 
 
 _DATA_ROOT = "data folder; null: the environment variable LMTRANSFER_DATA"
@@ -340,6 +366,11 @@ class ClusterSettings(Settings):
     slurm_constraint: str | None = _doc("features that the Slurm nodes must have")
     slurm_setup: Sequence[str] | None = _doc("shell commands that each job runs first, such as [module load python]")
 
+    @classmethod
+    def of(cls, cfg: Any) -> ClusterSettings | None:
+        """Return the settings in the node ``cluster`` of a config; None if it is null."""
+        return None if cfg.get("cluster") is None else cls.from_config(cfg.cluster)
+
 
 _CLUSTER = "slurm: submit each job to a cluster; null: run on this machine"
 
@@ -376,16 +407,27 @@ class _Words(Settings):
     )
 
 
+class TokenizerSettings(_Words):
+    """``tokenizer`` in pretraining: the component, and the words to add."""
+
+    component = "trainer"
+
+    trainer: TrainerNode
+
+
 class PretrainSettings(_Training):
     """Settings of ``pretrain``."""
 
-    model: Component = None
-    objective: ObjectiveSettings = ObjectiveSettings()
-    corpus: Component = None
-    tokenizer: _Words = _Words()
-    phases: Component = None
-    screening: Component = None
-    embeddings: Component = None
+    model: ModelNode
+    objective: ObjectiveSettings
+    corpus: CorpusNode
+    tokenizer: TokenizerSettings
+    phases: Mapping[str, PhaseSettings] | None = None
+    screening: ScreeningNode | None = None
+    embeddings: EmbeddingsNode | None = None
+    optimizer: OptimizerNode
+    schedule: ScheduleNode
+    tracker: Mapping[str, TrackerNode]
 
 
 class _Transfer(_Training):
@@ -690,7 +732,7 @@ class InspectSettings(PretrainSettings):
         "true: run a few training steps to estimate time and memory; false: only count parameters", True
     )
     name: Name | None = _doc("accepted as in pretrain; inspect creates no run directory")  # type: ignore[assignment]
-    task: Component = None
+    task: TaskNode | None = None
 
 
 class ListSettings(CommandSettings):
@@ -714,7 +756,7 @@ class PrepareSettings(_WithData):
         "without shard joins them; null: the whole corpus"
     )
     corpus: CorpusNode
-    tokenizer: Annotated[Node[TokenizerTrainer], Supplied(frozenset())]
+    tokenizer: TrainerNode
     screening: ScreeningNode | None = None
 
 

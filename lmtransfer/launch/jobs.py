@@ -18,12 +18,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig
 from rich.text import Text
 
 from lmtransfer.config.config_files import own_folder
 from lmtransfer.config.overrides import command_line_overrides, key_of, override_keys
-from lmtransfer.config.plain import resolve_config
+from lmtransfer.config.settings import ClusterSettings
 from lmtransfer.errors import ConfigError, Interrupted
 from lmtransfer.runs.create_or_resume import writer
 from lmtransfer.system import ranks
@@ -81,23 +80,22 @@ class Place:
     options: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, cfg: DictConfig, *, command: str | None = None) -> Place:
+    def of(cls, jobs: int, cluster: ClusterSettings | None, *, command: str | None = None) -> Place:
         """Build the place from a command's ``jobs`` and ``cluster``.
 
         Args:
             command: name of the command, if the jobs are parts of it; None if the jobs are other commands.
         """
-        if (cfg.jobs > 1 or cfg.get("cluster") is not None) and ranks.world_size() > 1:
+        if (jobs > 1 or cluster is not None) and ranks.world_size() > 1:
             raise ConfigError("jobs and cluster start their own processes: leave both out under torchrun")
-        cluster = None if cfg.get("cluster") is None else resolve_config(cfg.cluster)
         if cluster is not None and (problem := install_hint("submitit")):
-            raise ConfigError(f"cluster={cluster['executor']}: {problem}")
+            raise ConfigError(f"cluster={cluster.executor}: {problem}")
         folder = own_folder()
         options = [] if folder is None else ["-cd", folder]
         if command is not None and HydraConfig.initialized():
             primary = HydraConfig.get().job.config_name
             options += ["--config-name", str(primary)] if primary not in (None, command) else []
-        return cls(cfg.jobs, cluster, tuple(options))
+        return cls(jobs, None if cluster is None else cluster.plain(), tuple(options))
 
     @property
     def is_here(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any, cast
 
@@ -11,9 +11,10 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationResolutionError, MissingMandatoryValue, OmegaConfBaseException
 
 from lmtransfer.config.check import read_settings
+from lmtransfer.config.composing import command_config
 from lmtransfer.config.config_files import config_folders, reference_config
 from lmtransfer.config.effective import complete_values
-from lmtransfer.config.overrides import override_keys
+from lmtransfer.config.overrides import command_line_overrides
 from lmtransfer.config.plain import to_plain
 from lmtransfer.config.settings import COMMANDS, CommandSettings
 from lmtransfer.errors import ConfigError
@@ -36,19 +37,18 @@ def run_as_is(command: str, cfg: DictConfig, **arguments: Any) -> Any:
     """Run a command like ``run_once``, but raise settings errors and machine errors unchanged."""
     complete_values(cfg, command)
     with remove_failed_starts():
-        return module_of(command).run(_request(command, cfg), **arguments)
+        return module_of(command).run(settings_of(command, cfg) if command in _WITH_SETTINGS else cfg, **arguments)
 
 
 #: The commands whose ``run`` takes settings; that of the others takes the configuration and checks it itself.
 _WITH_SETTINGS = frozenset(
-    {"compare", "embed", "evaluate", "export", "import", "list", "predict", "prepare", "report", "serve"}
+    {"compare", "embed", "evaluate", "export", "import", "inspect", "list", "predict", "prepare", "pretrain", "report"}
+    | {"serve"}
 )
 
 
-def _request(command: str, cfg: DictConfig) -> CommandSettings | DictConfig:
-    """Return what the ``run`` of a command takes."""
-    if command not in _WITH_SETTINGS:
-        return cfg
+def settings_of(command: str, cfg: DictConfig) -> CommandSettings:
+    """Check a completed configuration, and return it as the settings of the command."""
     values, problems = to_plain(cfg, "")
     return read_settings(
         COMMANDS[command],
@@ -56,9 +56,15 @@ def _request(command: str, cfg: DictConfig) -> CommandSettings | DictConfig:
         command=command,
         known=reference_config(command),
         problems=problems,
-        given=override_keys(),
+        words=command_line_overrides(),
         config_folders=config_folders(),
     )
+
+
+def command_settings(command: str, words: Sequence[str], *, config_dir: str | None = None) -> CommandSettings:
+    """Return the settings of ``lmtransfer <command> <words>``."""
+    with command_config(command, words, config_dir=config_dir) as cfg:
+        return settings_of(command, cfg)
 
 
 def module_of(command: str) -> ModuleType:
@@ -68,7 +74,10 @@ def module_of(command: str) -> ModuleType:
 
 def settings_check(command: str) -> Callable[[DictConfig], object] | None:
     """Return the function that checks a command's settings before work starts; None if it checks them as it runs."""
-    return getattr(module_of(command), "check_settings", None)
+    check: Callable[[Any], object] | None = getattr(module_of(command), "check_settings", None)
+    if check is None or command not in _WITH_SETTINGS:
+        return check
+    return lambda cfg: check(settings_of(command, cfg))
 
 
 def to_user_error(error: Exception, cfg: DictConfig) -> Exception:

@@ -8,12 +8,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from omegaconf import DictConfig
 from rich import box
 from rich.table import Table
 
-from lmtransfer.config.component import Node, build
-from lmtransfer.config.plain import to_plain
+from lmtransfer.config.component import Node
+from lmtransfer.config.settings import PretrainSettings
 from lmtransfer.data.corpora.mixture import MixtureCorpus
 from lmtransfer.data.documents import Corpus
 from lmtransfer.data.micro_batches import PlannedStream
@@ -151,26 +150,18 @@ class Text:
         return stream.tokens_per_epoch / max(1, statistics.words - statistics.validation_words)
 
 
-def read_training_text(cfg: DictConfig) -> Text:
+def read_training_text(settings: PretrainSettings) -> Text:
     """Read the text of a pretraining; its tokenizer comes from ``init``, or is trained on the corpus."""
-    cache_dir = cache_folder(cfg.cache_dir)
-    corpus, screening = (to_plain(cfg.get(key), key)[0] for key in ("corpus", "screening"))
-    built = build_corpus(
-        Node(corpus, "corpus"),
-        None if screening is None else Node(screening, "screening"),
-        data_root=cfg.data_root,
-        cache_dir=cache_dir,
-    )
-    words = (cfg.get("tokenizer") or {}).get("add")
-    if cfg.get("init"):
-        tokenizer = open_saved(cfg.init, key="init").tokenizer
+    cache_dir = cache_folder(settings.cache_dir)
+    corpus = build_corpus(settings.corpus, settings.screening, data_root=settings.data_root, cache_dir=cache_dir)
+    if settings.init:
+        tokenizer = open_saved(settings.init, key="init").tokenizer
     else:
-        trainer = {key: value for key, value in cfg.tokenizer.items() if key != "add"}
-        tokenizer = tokenizer_for(built, build(trainer), cache_dir=cache_dir)
+        tokenizer = tokenizer_for(corpus, settings.tokenizer.trainer.build(), cache_dir=cache_dir)
     notes: list[str] = []
-    if words is not None:
-        tokenizer, notes = add_words(tokenizer, Path(str(words)).expanduser().absolute())
-    text = read_text(built, tokenizer, cache_dir=cache_dir, max_length=int(cfg.objective.max_length))
+    if settings.tokenizer.add is not None:
+        tokenizer, notes = add_words(tokenizer, Path(settings.tokenizer.add).expanduser().absolute())
+    text = read_text(corpus, tokenizer, cache_dir=cache_dir, max_length=settings.objective.max_length)
     return replace(text, notes=(*notes, *text.notes))
 
 
@@ -210,13 +201,14 @@ def build_corpus(
     return node.build(parts=corpora)
 
 
-def with_absolute_paths(config: dict[str, Any]) -> dict[str, Any]:
-    """Make all paths in the config absolute, so that the config does not depend on the current folder."""
-    paths = {key: _absolute(config[key]) for key in ("init", "data_root", "output_root") if config.get(key)}
-    tokenizer = dict(config["tokenizer"])
-    if tokenizer.get("add"):
-        tokenizer["add"] = _absolute(tokenizer["add"])
-    return {**config, **paths, "corpus": absolute_corpus(config["corpus"]), "tokenizer": tokenizer}
+def with_absolute_paths(settings: PretrainSettings) -> PretrainSettings:
+    """Return the settings with absolute paths, which do not depend on the current folder."""
+    paths = {key: _absolute(path) for key, path in settings.chosen("init", "data_root", "output_root").items() if path}
+    tokenizer = settings.tokenizer
+    if tokenizer.add:
+        tokenizer = tokenizer.model_copy(update={"add": _absolute(tokenizer.add)})
+    corpus = replace(settings.corpus, values=absolute_corpus(settings.corpus.values))
+    return settings.model_copy(update={**paths, "corpus": corpus, "tokenizer": tokenizer})
 
 
 def absolute_corpus(node: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from lmtransfer.config.component import build, resolve
+from lmtransfer.config.component import Node
 from lmtransfer.errors import ConfigError, Interrupted
 from lmtransfer.runs.result import RunResult
 from lmtransfer.runs.run_directory import RunDirectory
@@ -31,6 +31,11 @@ def tracker_nodes(cfg: DictConfig) -> dict[str, Set[str]]:
             "tracker.<name>._target_, as in conf/tracker/wandb.yaml"
         )
     return {f"tracker.{name!s}": {"folder"} for name in chosen}
+
+
+def trackers_of(config: Mapping[str, Any]) -> dict[str, Node[Any]]:
+    """Return the chosen trackers in the configuration of a run."""
+    return {name: Node(node, f"tracker.{name}") for name, node in config["tracker"].items()}
 
 
 class RunTrackers:
@@ -59,14 +64,16 @@ class RunTrackers:
 
 
 @contextmanager
-def open_trackers(nodes: Mapping[str, Any], directory: RunDirectory, *, quiet: bool = False) -> Iterator[RunTrackers]:
+def open_trackers(
+    nodes: Mapping[str, Node[Any]], directory: RunDirectory, *, quiet: bool = False
+) -> Iterator[RunTrackers]:
     """Provide the trackers of a run on rank 0, and none on other ranks."""
     if not process_group.is_main():
         yield RunTrackers(Jsonl(folder=directory.path), ())
         return
-    chosen = {name: node for name, node in nodes.items() if resolve(node["_target_"]) is not Jsonl}
+    chosen = {name: node for name, node in nodes.items() if node.cls is not Jsonl}
     run = _describe(directory) if chosen else None
-    services = [] if run is None else [ServiceGuard(build(node), name=name, run=run) for name, node in chosen.items()]
+    services = [] if run is None else [ServiceGuard(node.build(), name=name, run=run) for name, node in chosen.items()]
     console = Console(stderr=True, highlight=False, quiet=quiet)
     for service in services:
         place = service.begin()

@@ -20,7 +20,7 @@ from lmtransfer.models.base import Encoder
 from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.learner import PretrainingLearner, collect_output_positions
 from lmtransfer.objectives.source import PretrainingSource
-from lmtransfer.pretraining.build import ObjectiveNodes, PretrainingParts, parts_over
+from lmtransfer.pretraining.build import PretrainingParts, objective_of, parts_over
 from lmtransfer.pretraining.continued import InheritedHeads, inherit_heads
 from lmtransfer.pretraining.text import Text, absolute_corpus, build_corpus, read_text
 from lmtransfer.randomness import derive_seed
@@ -63,7 +63,7 @@ class JointText:
                 f"transfer=joint: {type(encoder).__name__} has static word vectors, which cannot use the context that "
                 "joint training teaches; set transfer=full"
             )
-        parts = parts_over(ObjectiveNodes.of(self.objective), encoder, self.text.tokenizer, self.heads)
+        parts = parts_over(objective_of({"objective": self.objective}), encoder, self.text.tokenizer, self.heads)
         if self.share.tokens < parts.rows.max_length:
             raise ConfigError(
                 f"transfer.text_tokens={self.share.tokens} must not be less than the length of a text row "

@@ -19,7 +19,6 @@ from lmtransfer.config.settings import (
     COMMANDS,
     CommandSettings,
     HardwareSettings,
-    ObjectiveSettings,
     Settings,
     TrainSettings,
 )
@@ -65,6 +64,11 @@ FILES = {
 NODES = {"model": {"vocab_size"}, "objective.losses.guess": set[str]()}
 
 
+class ToyObjective(Settings):
+    mask_prob: float = 0.0
+    losses: Any = None
+
+
 class ToySettings(Settings):
     name: str = ""
     seed: Whole = 0
@@ -75,7 +79,7 @@ class ToySettings(Settings):
     train: TrainSettings = TrainSettings()
     hardware: HardwareSettings = HardwareSettings()
     model: Any = None
-    objective: ObjectiveSettings = ObjectiveSettings()
+    objective: ToyObjective = ToyObjective()
 
 
 @pytest.fixture(autouse=True)
@@ -182,8 +186,8 @@ class PlainSettings(CommandSettings):
     share: float
     limit: Whole | None = None
     hardware: HardwareSettings
-    model: Annotated[Node[Any], Supplied(frozenset({"vocab_size"}))]
-    other: Annotated[Node[Any], Supplied(frozenset())] | None = None
+    model: Annotated[Node[Any], Supplied("vocab_size")]
+    other: Annotated[Node[Any], Supplied()] | None = None
 
 
 KNOWN = {"name": None, "share": None, "limit": None, "hardware": {"device": None}, "model": None, "mine": None}
@@ -201,12 +205,12 @@ def read(values: dict[str, Any], **more: Any) -> PlainSettings:
 
 
 def test_settings_are_an_object_with_the_values_of_the_config() -> None:
-    settings = read(VALUES, given={"share"}, config_folders=[Path("conf")])
+    settings = read(VALUES, words=["share=1", "~limit"], config_folders=[Path("conf")])
     assert (settings.name, settings.share, settings.limit, settings.other) == ("a", 1.0, None, None)
     assert type(settings.share) is float
     assert settings.hardware.device == "cpu"
     assert settings.model.build(vocab_size=5).dim == 10
-    assert (settings.given, settings.config_folders) == ({"share"}, (Path("conf"),))
+    assert (settings.given, settings.config_folders) == ({"share": "share=1", "limit": "~limit"}, (Path("conf"),))
     with pytest.raises(ValidationError, match="frozen"):
         settings.name = "b"  # type: ignore[misc]
 
@@ -244,7 +248,7 @@ def test_settings_have_all_problems_at_once() -> None:
 @pytest.mark.parametrize(
     ("changes", "key", "names"),
     [
-        ({"model": None}, "model", ("missing", "model=<name>")),
+        ({"model": None}, "model", ("null", "model=<name>")),
         ({"model": {"dim": 3}}, "model", ("_target_", "model=<name>")),
         ({"model": "bert"}, "model", ("_target_", "model=<name>")),
         ({"hardware": None}, "hardware", ("None", "device")),

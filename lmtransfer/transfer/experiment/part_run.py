@@ -20,7 +20,7 @@ from lmtransfer.runs.predictions import file_name, write_predictions
 from lmtransfer.runs.result import SeedResult
 from lmtransfer.runs.run_directory import RunDirectory, versions
 from lmtransfer.runs.saved_run import SavedRun, new_encoder
-from lmtransfer.runs.tracking import open_trackers
+from lmtransfer.runs.tracking import open_trackers, trackers_of
 from lmtransfer.runs.trust import mark_as_own, restrict_task, strip_data
 from lmtransfer.system.machine import naming
 from lmtransfer.tasks.base import Task
@@ -62,7 +62,7 @@ class PartRun:
                 self._finish()
                 return directory.read_result(SeedResult)
             self._begin(directory)
-        with open_trackers(self.config["tracker"], directory, quiet=not self.is_only) as trackers:
+        with open_trackers(trackers_of(self.config), directory, quiet=not self.is_only) as trackers:
             if part.setting.task.folds is None:
                 result, evaluation, note = self._train(trackers.all)
             else:
