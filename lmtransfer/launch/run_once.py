@@ -37,11 +37,11 @@ def run_as_is(command: str, cfg: DictConfig, **arguments: Any) -> Any:
     """Run a command like ``run_once``, but raise settings errors and machine errors unchanged."""
     complete_values(cfg, command)
     with remove_failed_starts():
-        return module_of(command).run(settings_of(command, cfg) if command in _WITH_SETTINGS else cfg, **arguments)
+        return module_of(command).run(settings_of(command, cfg) if command in WITH_SETTINGS else cfg, **arguments)
 
 
 #: The commands whose ``run`` takes settings; that of the others takes the configuration and checks it itself.
-_WITH_SETTINGS = frozenset(
+WITH_SETTINGS = frozenset(
     {"compare", "embed", "evaluate", "export", "import", "inspect", "list", "predict", "prepare", "pretrain", "report"}
     | {"serve"}
 )
@@ -75,7 +75,7 @@ def module_of(command: str) -> ModuleType:
 def settings_check(command: str) -> Callable[[DictConfig], object] | None:
     """Return the function that checks a command's settings before work starts; None if it checks them as it runs."""
     check: Callable[[Any], object] | None = getattr(module_of(command), "check_settings", None)
-    if check is None or command not in _WITH_SETTINGS:
+    if check is None or command not in WITH_SETTINGS:
         return check
     return lambda cfg: check(settings_of(command, cfg))
 

@@ -14,7 +14,7 @@ from lmtransfer.errors import ConfigError
 
 
 def is_component(annotation: Any) -> bool:
-    return "Supplied(" in str(annotation)
+    return any(name in str(annotation) for name in ("component.Node[", "settings.PhaseSettings"))
 
 
 def test_settings_are_read_with_their_types() -> None:
