@@ -26,6 +26,8 @@ CHOICES = sorted(
     # What is in base is inherited, and not chosen; the others have contracts of their own, which build each file.
     if not {"hydra", "base", "model", "objective", "task"} & set(path.parts)
 )
+#: Choices that belong to another choice.
+NEEDS = {("phases", "generator_first"): ("objective=rtd",)}
 #: In problems of values that the user must give, and of optional packages.
 NOT_OF_THE_FILE = (": missing: ", "is not installed: pip install 'lmtransfer[")
 
@@ -63,7 +65,7 @@ def test_every_choice_fits_a_command_that_has_its_group(group: str, name: str) -
     assert owners, f"no command has the group {top}"
     refused = {}
     for command in owners:
-        wrong = problems(command, [f"{group}={name}"])
+        wrong = problems(command, [f"{group}={name}", *NEEDS.get((group, name), ())])
         if wrong == []:
             return
         if wrong is not None:
