@@ -127,14 +127,6 @@ def _another_budget(train: DictConfig, *, primary: str) -> bool:
     return "train.min_steps" not in named and ("train.epochs" in named or train.get("epochs") != own["epochs"])
 
 
-def effective_train(cfg: DictConfig, *, primary: str) -> TrainSettings:
-    """Return the settings in ``cfg.train``, with a single budget."""
-    complete_budget(cfg, primary=primary)
-    settings = TrainSettings.from_config(cfg.train)
-    check_budget(settings)
-    return settings
-
-
 def check_budget(train: TrainSettings) -> None:
     """Check that there is a budget, in epochs if there is a minimum number of steps."""
     if all(getattr(train, kind) is None for kind in KINDS):

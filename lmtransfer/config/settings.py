@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeA
 import pydantic
 from annotated_types import Ge, Gt, Le
 from pydantic import AfterValidator, ConfigDict, Field
+from typing_extensions import override
 
 from lmtransfer.config.component import Node, Supplied
 from lmtransfer.config.plain import full_key, to_plain
@@ -49,9 +50,10 @@ if TYPE_CHECKING:
     from lmtransfer.training.optim.optimizers import Optimizer
     from lmtransfer.training.optim.schedules import Schedule
     from lmtransfer.training.trackers.base import Service
+    from lmtransfer.transfer.method import TransferMethod
 else:  # without torch; `component.BASES` has the classes that are allowed at each key
     Corpus = Corruption = CountedEmbeddings = Encoder = Objective = Optimizer = Rows = Schedule = Screening = Any
-    Service = Task = TokenizerTrainer = Any
+    Service = Task = TokenizerTrainer = TransferMethod = Any
 
 
 def _identifier(value: str) -> str:
@@ -90,6 +92,8 @@ RowsNode: TypeAlias = Annotated[Node[Rows], Supplied("tokenizer")]
 CorruptionNode: TypeAlias = Annotated[Node[Corruption], Supplied("tokenizer")]
 LossNode: TypeAlias = Annotated[Node[Objective], Supplied("tokenizer")]
 OptimizerNode: TypeAlias = Annotated[Node[Optimizer], Supplied("learner", "params")]
+TransferNode: TypeAlias = Annotated[Node[TransferMethod], Supplied()]
+TransferOptimizerNode: TypeAlias = Annotated[Node[Optimizer], Supplied("learner", "lr_scales")]
 ScheduleNode: TypeAlias = Annotated[Node[Schedule], Supplied()]
 TrackerNode: TypeAlias = Annotated[Node[Service], Supplied("folder")]
 EmbeddingsNode: TypeAlias = Annotated[Node[CountedEmbeddings], Supplied()]
@@ -430,7 +434,14 @@ class PretrainSettings(_Training):
     tracker: Mapping[str, TrackerNode]
 
 
-class _Transfer(_Training):
+class TransferSettings(_Training):
+    """Settings of ``probe`` and ``finetune``.
+
+    Attributes:
+        is_solved: whether heads are fitted to their optimum, so that no setting of the training is used.
+    """
+
+    is_solved: bool = Field(default=False, exclude=True)
     split: str = _doc("split to score at the end", "dev")
     control: bool = _doc(
         "true: also train the same model from random initialization, with the same budget but its own choice of "
@@ -457,25 +468,28 @@ class _Transfer(_Training):
         True,
     )
     part: str | None = _doc("part of the command to perform, such as seed-3; set only by jobs")
-    task: Component = None
-    transfer: Component = None
-
-
-class ProbeSettings(_Transfer):
-    """Settings of ``probe``."""
-
-    init: str = _doc("run directory of the encoder and tokenizer to probe, or hf:<folder or name on the hub>", "")
-
-
-class FinetuneSettings(_Transfer):
-    """Settings of ``finetune``."""
-
     tokenizer_from: str | None = _doc(
         "with model=... and without init: train from random initialization with the tokenizer of this run"
     )
-    model: Component = None
-    corpus: Component = None
-    objective: Component = None
+    task: TaskNode
+    transfer: TransferNode
+    optimizer: TransferOptimizerNode
+    schedule: ScheduleNode
+    tracker: Mapping[str, TrackerNode]
+    model: ModelNode | None = None
+    corpus: CorpusNode | None = None
+    objective: ObjectiveSettings | None = None
+
+    @override
+    def plain(self) -> dict[str, Any]:
+        unused = ("checkpoint", "learning_rates", "optimizer", "schedule", "train") if self.is_solved else ()
+        return super().plain() | dict.fromkeys(unused)
+
+
+class ProbeSettings(TransferSettings):
+    """Settings of ``probe``."""
+
+    init: str = _doc("run directory of the encoder and tokenizer to probe, or hf:<folder or name on the hub>")
 
 
 class EvaluateSettings(_OfARun, _WithRuns):
@@ -826,7 +840,7 @@ class StudySettings(_WithRuns):
 COMMANDS: Mapping[str, type[CommandSettings]] = {
     "pretrain": PretrainSettings,
     "probe": ProbeSettings,
-    "finetune": FinetuneSettings,
+    "finetune": TransferSettings,
     "evaluate": EvaluateSettings,
     "predict": PredictSettings,
     "embed": EmbedSettings,

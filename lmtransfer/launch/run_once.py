@@ -42,8 +42,8 @@ def run_as_is(command: str, cfg: DictConfig, **arguments: Any) -> Any:
 
 #: The commands whose ``run`` takes settings; that of the others takes the configuration and checks it itself.
 WITH_SETTINGS = frozenset(
-    {"compare", "embed", "evaluate", "export", "import", "inspect", "list", "predict", "prepare", "pretrain", "report"}
-    | {"serve"}
+    {"compare", "embed", "evaluate", "export", "finetune", "import", "inspect", "list", "predict", "prepare"}
+    | {"pretrain", "probe", "report", "serve"}
 )
 
 

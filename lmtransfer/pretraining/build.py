@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from lmtransfer.config.component import Node
 from lmtransfer.config.phases import Phase
 from lmtransfer.config.settings import ObjectiveSettings, PretrainSettings
 from lmtransfer.errors import ConfigError
@@ -40,11 +38,11 @@ class PretrainingParts:
     heads: Mapping[str, Tensor] = field(default_factory=dict)
 
 
-def objective_of(config: Mapping[str, Any]) -> ObjectiveSettings:
-    """Return the objective in the configuration of a run."""
-    node = config["objective"]
-    rows, corruption = (Node[Any](node[part], f"objective.{part}") for part in ("rows", "corruption"))
-    losses = {name: Node[Any](loss, f"objective.losses.{name}") for name, loss in node["losses"].items()}
+def objective_of(saved: SavedRun) -> ObjectiveSettings:
+    """Return the objective of a run, whose components are checked."""
+    node = saved.config["objective"]
+    rows, corruption = (saved.component(f"objective.{part}", "tokenizer") for part in ("rows", "corruption"))
+    losses = {name: saved.component(f"objective.losses.{name}", "tokenizer") for name in node["losses"]}
     return ObjectiveSettings.model_construct(**{**node, "rows": rows, "corruption": corruption, "losses": losses})
 
 
@@ -135,9 +133,7 @@ def load_learner(saved: SavedRun, *, trained: bool = True) -> tuple[PretrainingP
         trained: whether the learner has the trained weights; otherwise it has the random weights of the run's seed.
     """
     model, folder = saved.model_node, saved.checkpoint()
-    for part in ("rows", "corruption", *(f"losses.{name}" for name in saved.config["objective"]["losses"])):
-        saved.component(f"objective.{part}", "tokenizer")  # raises an error if the component is invalid
-    objective = objective_of(saved.config)
+    objective = objective_of(saved)
     tensors, seed = read_weights(folder), saved.config["seed"]
 
     def build_learner() -> PretrainingLearner:

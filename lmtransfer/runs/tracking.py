@@ -2,40 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig
-
 from lmtransfer.config.component import Node
-from lmtransfer.errors import ConfigError, Interrupted
+from lmtransfer.errors import Interrupted
 from lmtransfer.runs.result import RunResult
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.system.console import Console
 from lmtransfer.training import process_group
 from lmtransfer.training.trackers.base import Jsonl, Outcome, TrackedRun, Tracker, numbers_in
 from lmtransfer.training.trackers.service_guard import ServiceGuard
-
-
-def tracker_nodes(cfg: DictConfig) -> dict[str, Set[str]]:
-    """Return the keys of the chosen trackers, each with the arguments that the command supplies."""
-    chosen = cfg.get("tracker")
-    if not isinstance(chosen, DictConfig) or not chosen:
-        return {"tracker": set()}
-    target = chosen.get("_target_")
-    if target is not None:
-        raise ConfigError(
-            f"tracker._target_={target}: each tracker has its own key, because there can be several: write "
-            "tracker.<name>._target_, as in conf/tracker/wandb.yaml"
-        )
-    return {f"tracker.{name!s}": {"folder"} for name in chosen}
-
-
-def trackers_of(config: Mapping[str, Any]) -> dict[str, Node[Any]]:
-    """Return the chosen trackers in the configuration of a run."""
-    return {name: Node(node, f"tracker.{name}") for name, node in config["tracker"].items()}
 
 
 class RunTrackers:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -258,6 +259,25 @@ def test_settings_have_all_problems_at_once() -> None:
 def test_what_is_no_component_and_no_group_is_named(changes: dict[str, Any], key: str, names: tuple[str, ...]) -> None:
     with refuses(ConfigError, f"{key}: ", *names):
         read({**VALUES, **changes})
+
+
+class SeveralSettings(CommandSettings):
+    parts: Mapping[str, Annotated[Node[Any], Supplied("size")]]
+
+
+def test_each_of_several_components_has_a_key_of_its_own() -> None:
+    def read_parts(parts: object) -> SeveralSettings:
+        return read_settings(SeveralSettings, {"parts": parts}, command="train")
+
+    part = {"_target_": "fakes.configs.Part"}
+    assert read_parts({"a": part}).plain() == {"parts": {"a": part}}
+    assert read_parts({"a": part}).parts["a"].build(size=3).size == 3
+    with refuses(ConfigError, "parts._target_: ", "parts.<name>._target_"):
+        read_parts(part)
+    with refuses(ConfigError, "parts.b: ", "null"):
+        read_parts({"a": part, "b": None})
+    with refuses(ConfigError, "parts: ", "3"):
+        read_parts(3)
 
 
 def test_what_is_left_out_is_missing_or_null() -> None:

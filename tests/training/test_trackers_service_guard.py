@@ -14,7 +14,6 @@ import pytest
 import yaml
 from fakes.trackers import CALLS, FakeService, by_name
 from fakes.training import toy_trainer
-from omegaconf import OmegaConf
 from support.refusals import refuses
 
 from lmtransfer.config import overrides, paths
@@ -22,7 +21,7 @@ from lmtransfer.config.component import Node, component_problems
 from lmtransfer.errors import ConfigError, Interrupted
 from lmtransfer.runs.result import RunResult
 from lmtransfer.runs.run_directory import RunDirectory
-from lmtransfer.runs.tracking import open_trackers, tracker_nodes
+from lmtransfer.runs.tracking import open_trackers
 from lmtransfer.training.budget import Budget
 from lmtransfer.training.checkpoints import Checkpoints
 from lmtransfer.training.optim.schedules import Constant
@@ -252,8 +251,3 @@ def test_a_choice_named_twice_is_refused() -> None:
     overrides.check_overrides(["tracker=[jsonl,wandb]", "learning_rates=[1,1]", "tracker.wandb.tags=[a,a]"], folders)
     with refuses(ConfigError, "tracker=[wandb,mlflow,wandb]", "wandb is listed twice"):
         overrides.check_overrides(["tracker=[wandb,mlflow,wandb]"], folders)
-
-
-def test_a_tracker_without_a_name_of_its_own_is_refused() -> None:
-    with refuses(ConfigError, "tracker._target_=mine.Csv", "tracker.<name>._target_"):
-        tracker_nodes(OmegaConf.create({"tracker": {"_target_": "mine.Csv"}}))
