@@ -23,6 +23,7 @@ import re
 import typing
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from numbers import Integral, Real
 from pathlib import Path
@@ -34,6 +35,7 @@ from torch.nn import functional
 
 from lmtransfer.config import overrides
 from lmtransfer.config.overrides import CommandLine
+from lmtransfer.config.sources import named_by_user
 from lmtransfer.config.types import Count, TopK
 from lmtransfer.data.documents import Notes
 from lmtransfer.errors import ConfigError, DataError
@@ -47,6 +49,8 @@ from lmtransfer.reporting.runs.collect import read_metrics
 from lmtransfer.runs.result import JointResult, RunResult
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.runs.saved_run import SavedRun
+from lmtransfer.runs.trust import is_trusted
+from lmtransfer.system import door
 from lmtransfer.system.validation import Misfit, join, validate
 from lmtransfer.tasks.base import Task
 from lmtransfer.tasks.input_files import Reader
@@ -325,6 +329,13 @@ class LoadedRun:
         task = "" if self.task is None else f", task={self.task.name!r}"
         return f"LoadedRun({str(self.path)!r}, encoder={type(self.encoder).__name__}{task})"
 
+    @contextmanager
+    def _handling(self) -> Iterator[None]:
+        """Close the door inside the block if someone else produced the run; see ``system.door``."""
+        with _handling(str(self.path)):
+            is_trusted(self.path, trust=self._saved.trusted)
+            yield
+
     @check_arguments
     def predict(self, texts: str | Sequence[str], *, top_k: TopK = 5) -> list[dict[str, Any]]:
         """Predict for each text, or fill in each [MASK] if the run has no task.
@@ -337,8 +348,12 @@ class LoadedRun:
             DataError: a text has the wrong form for the run.
             ConfigError: the run makes no predictions: it has no head, or an objective that cannot fill a [MASK].
         """
+        with self._handling():
+            return self._predictions([texts] if isinstance(texts, str) else texts, top_k)
+
+    def _predictions(self, texts: Sequence[str], top_k: int) -> list[dict[str, Any]]:
         reader = self._reader()
-        examples = list(_examples([texts] if isinstance(texts, str) else texts, reader))
+        examples = list(_examples(texts, reader))
         if self._predictor is not None:
             return self._predict(self._predictor, examples)
         if top_k not in self._filled:
@@ -349,7 +364,7 @@ class LoadedRun:
         self._notes.clear()
         lines = predictor.lines(examples)
         for kind, count in self._notes.counts.items():
-            warnings.warn(f"{count:,} {kind}", stacklevel=4)
+            warnings.warn(f"{count:,} {kind}", stacklevel=5)
         return lines
 
     @check_arguments
@@ -373,8 +388,9 @@ class LoadedRun:
             float32, shape (N, E): E is the width of the encoder, times the number of listed layers.
         """
         choice = VectorChoice.of(layers=layers, pooling=pooling)
-        if str(choice) not in self._embedders:
-            self._embedders[str(choice)] = open_embedder(self._saved, choice, hardware=self._hardware)
+        with self._handling():
+            if str(choice) not in self._embedders:
+                self._embedders[str(choice)] = open_embedder(self._saved, choice, hardware=self._hardware)
         return self._embedders[str(choice)].embed([texts] if isinstance(texts, str) else texts).vectors
 
     @check_arguments
@@ -438,6 +454,16 @@ def load(
         hardware = setup(device=device, precision=precision, compile=False, keep_threads=True)
     except ConfigError as error:  # its message names the settings of a command
         raise ConfigError([problem.replace("hardware.", "") for problem in error.problems]) from error
+    with _handling(path):
+        return _load(path, hardware, ensemble=ensemble, trust=trust)
+
+
+def _handling(path: str) -> AbstractContextManager[None]:
+    """Open a door for the run that the user named; see ``system.door``."""
+    return door.command(named_by_user({"run": path}, "load"), has_trust=True)
+
+
+def _load(path: str, hardware: Hardware, *, ensemble: bool, trust: bool) -> LoadedRun:
     if "task" in run_folder(path, key="run").read_config():
         runs = open_runs(path, ensemble=ensemble, trust=trust)
         task = task_of(runs[0])

@@ -37,7 +37,7 @@ from lmtransfer.pretraining.resume import (
     with_commits,
 )
 from lmtransfer.pretraining.save_points import check_reached
-from lmtransfer.pretraining.text import Text, read_training_text, with_absolute_paths
+from lmtransfer.pretraining.text import Text, absolute_settings, read_training_text
 from lmtransfer.pretraining.utilization import output_share
 from lmtransfer.runs.create_or_resume import check_resumable
 from lmtransfer.runs.run_directory import RunDirectory
@@ -86,7 +86,7 @@ def pretrain(settings: PretrainSettings, name: str, hardware: Hardware, *, resum
     if directory.config_path.is_file():
         corpus = keep_commits(settings.corpus.values, directory.read_config().get("corpus") or {})
         settings = settings.model_copy(update={"corpus": Node(corpus, "corpus")})
-    config = with_absolute_paths(settings).plain()
+    config = absolute_settings(settings).plain()
     started = run_to_resume(settings, name, config, resume=resume)
     if started is not None and started.is_finished:
         print(f"{started.path} is finished; nothing is left to do")
@@ -103,9 +103,9 @@ def pretrain(settings: PretrainSettings, name: str, hardware: Hardware, *, resum
     reset_peak_memory(hardware.device)
     parts = parts_of_phases(phases_of(settings), build_parts(settings, text.tokenizer), text.tokenizer)
     if started is not None:
-        if not is_own(started):
+        if not is_own(started.path):
             started.write_config(config)  # with this machine's paths
-        mark_as_own(started)  # the user gave the same config again on this machine
+        mark_as_own(started.path)  # the user gave the same config again on this machine
     start = _counted_embeddings(settings, parts[0], text, started, console)
     phases = describe_phases(settings, parts, text, hardware)
     masked = any(masked_loss(phase.objectives) and phase.corruption.masks_uniformly for phase in parts)
@@ -186,7 +186,7 @@ def pretrain_seeds(
     settings: PretrainSettings, name: str, hardware: Hardware, place: Place, *, resume: bool
 ) -> RunDirectory:
     """Train with the seeds ``seed`` to ``seed + seeds - 1``; write one run directory with a folder for each seed."""
-    config = with_absolute_paths(settings).plain()
+    config = absolute_settings(settings).plain()
     directory = RunDirectory.create(settings.output_root, "pretrain", name, resume=resume)
     if directory.config_path.is_file():
         started = directory.read_config()

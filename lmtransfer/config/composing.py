@@ -24,7 +24,9 @@ from lmtransfer.config.config_files import drop_null_groups
 from lmtransfer.config.effective import complete_values
 from lmtransfer.config.nearest import hint, list_names, nearest_name, translate_key
 from lmtransfer.config.settings import COMMANDS
+from lmtransfer.config.sources import named_by_user
 from lmtransfer.errors import ConfigError
+from lmtransfer.system import door
 from lmtransfer.system.validation import inner_type, is_text
 
 #: Hydra's errors when it cannot compose.
@@ -142,7 +144,8 @@ def command_config(command: str, words: Sequence[str], *, config_dir: str | None
     plain_words = drop_null_groups(overrides.read(words).overrides, primary=command, folders=folders)
     with running_config(command, plain_words, config_dir=config_dir) as cfg:
         complete_values(cfg, command)
-        yield cfg
+        with door.command(named_by_user(cfg, command)):
+            yield cfg
 
 
 def diagnose(

@@ -9,7 +9,7 @@ from typing import Any
 #: The names of settings, at any depth, that are a path or a list of paths.
 PATH_SETTINGS = frozenset(
     {"init", "run", "runs", "source", "add", "input", "output", "to", "results", "data_root", "output_root"}
-    | {"cache_dir", "tokenizer_from", "path"}
+    | {"cache_dir", "tokenizer_from", "base", "path"}
 )
 
 

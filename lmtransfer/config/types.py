@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Literal, TypeAlias
 
 from annotated_types import Ge, Gt, Le, Lt
@@ -29,10 +30,32 @@ def _not_empty(value: str) -> str:
     return value
 
 
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Marks the type of a value that names something outside the run; ``config.sources`` finds such values.
+
+    Attributes:
+        kinds: what the value may name; a value on the ``hub`` may also name a local folder.
+        in_data: whether a relative path is searched for in ``data_root`` first.
+    """
+
+    kinds: frozenset[Literal["file", "folder", "pattern", "address", "hub"]]
+    in_data: bool = False
+
+
 #: The name of a run, a corpus or a task, which becomes a folder name; slashes separate nested folders.
 Name: TypeAlias = Annotated[str, AfterValidator(_usable_name)]
-#: A folder path.
-Folder: TypeAlias = Annotated[str, AfterValidator(_not_empty)]
+#: A folder.
+Folder: TypeAlias = Annotated[str, AfterValidator(_not_empty), Source(frozenset({"folder"}))]
+#: A file or a folder of a data set, in ``data_root`` or in the folder in which the command was started.
+DataFile: TypeAlias = Annotated[str, Source(frozenset({"file"}), in_data=True)]
+DataFolder: TypeAlias = Annotated[str, Source(frozenset({"file", "folder"}), in_data=True)]
+#: Texts: a file, a folder, a pattern such as ``texts/*.txt``, or an address.
+Texts: TypeAlias = Annotated[str, Source(frozenset({"file", "folder", "pattern", "address"}))]
+#: The address of a server.
+Address: TypeAlias = Annotated[str, Source(frozenset({"address"}))]
+#: A name on the Hugging Face hub, or a local copy of the repository.
+HubName: TypeAlias = Annotated[str, Source(frozenset({"hub"}))]
 #: A positive size, such as the width of a layer, or the number of tokens in a text or of pieces in a vocabulary.
 Count: TypeAlias = Annotated[int, Ge(1), Le(1 << 24)]
 #: A small positive number of layers, heads, threads and the like.

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, cast
 
 from lmtransfer.data.documents import Notes
-from lmtransfer.data.remote_files import RemoteFile, SourceFile, naming_failures
+from lmtransfer.data.remote_files import RemoteFile, SourceFile, reaching
 from lmtransfer.errors import DataError
 from lmtransfer.system.machine import naming
 from lmtransfer.system.optional import import_optional
-from lmtransfer.system.safe_files import irregularity, read_json
+from lmtransfer.system.safe_files import irregularity, is_file_name, read_json
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -69,7 +69,7 @@ class Meter:
 class _CountingFile(io.RawIOBase):
     def __init__(self, path: SourceFile, meter: Meter) -> None:
         self._file: Any = path.open() if isinstance(path, RemoteFile) else path.open("rb", buffering=0)
-        self._naming = partial(naming_failures if isinstance(path, RemoteFile) else naming, str(path))
+        self._naming = partial(reaching if isinstance(path, RemoteFile) else naming, str(path))
         self._meter = meter
         self.num_read = 0
 
@@ -199,7 +199,7 @@ def saved_files(folder: Path) -> list[Path]:
     files = content.get("_data_files") if isinstance(content, dict) else None
     names = [file.get("filename") if isinstance(file, dict) else None for file in files or ()]
     for name in names:
-        if not isinstance(name, str) or Path(name).name != name:
+        if not isinstance(name, str) or not is_file_name(name):
             raise DataError(f"{state}: _data_files names {str(name)[:60]!r}, which is not a file in {folder}")
     return [folder / str(name) for name in names]
 
@@ -212,10 +212,10 @@ def plain_name(path: SourceFile) -> str:
 @contextmanager
 def open_binary(path: SourceFile, meter: Meter | None = None) -> Iterator[BinaryIO]:
     """Open a file for reading bytes, decompressed according to its suffix (.gz, .xz, .zst)."""
+    problem = None if isinstance(path, RemoteFile) else irregularity(path)
+    if problem is not None:
+        raise DataError(f"{path}: {problem}")
     try:
-        problem = None if isinstance(path, RemoteFile) else irregularity(path)
-        if problem is not None:
-            raise DataError(f"{path}: {problem}")
         packed = _CountingFile(path, meter or Meter())
         raw = io.BufferedReader(packed, _BUFFER_BYTES)
     except OSError as error:

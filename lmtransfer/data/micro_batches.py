@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
+from functools import partial
 from itertools import groupby, pairwise
 from typing import Any
 
@@ -19,6 +20,7 @@ from typing_extensions import override
 
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.randomness import permutation
+from lmtransfer.system import door
 from lmtransfer.system.interrupts import SIGNALS
 from lmtransfer.training.learner import BatchStream, Step
 
@@ -331,7 +333,7 @@ class PlannedStream:
             num_workers=self.num_workers,
             prefetch_factor=_PREFETCHED,
             collate_fn=_identity,
-            worker_init_fn=_ignore_signals,
+            worker_init_fn=partial(_start_worker, door.state()),
             pin_memory=self.pin_memory,
             generator=torch.Generator(),  # separate, so that starting workers does not use the global generator
         )
@@ -426,12 +428,13 @@ def _identity(batch: Any) -> Any:
     return batch
 
 
-def _ignore_signals(worker: int) -> None:
-    """Ignore Ctrl-C, SIGHUP and the first SIGTERM in a worker.
+def _start_worker(closed: door.Door | None, worker: int) -> None:
+    """Take over the parent's door, and ignore Ctrl-C, SIGHUP and the first SIGTERM in a worker.
 
     These signals often reach the whole process group while the main process still has to finish a step. The main
     process ends its workers itself.
     """
+    door.take_over(closed)
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: signal.signal(signal.SIGTERM, signal.SIG_DFL))

@@ -18,6 +18,7 @@ from typing import Any, BinaryIO, TypeAlias, cast
 from urllib.parse import urlsplit
 
 from lmtransfer.errors import DataError
+from lmtransfer.system import door
 from lmtransfer.system.machine import is_address
 from lmtransfer.system.printable import first_line
 
@@ -60,7 +61,7 @@ class RemoteFile:
 
     def open(self) -> BinaryIO:
         """Open the file for reading bytes."""
-        with naming_failures(self.address):
+        with reaching(self.address):
             system, path = _system(self.address)
             return cast(BinaryIO, system.open(path, "rb", block_size=_BLOCK_BYTES))
 
@@ -70,11 +71,11 @@ class RemoteFile:
         version = next((str(information[key]) for key in _VERSIONS if information.get(key)), None)
         if version is not None:
             return blake2b(f"{information.get('size')} {version}".encode(), digest_size=16).hexdigest()
-        with self.open() as file, naming_failures(self.address):
+        with self.open() as file, reaching(self.address):
             return file_digest(cast(FileIO, file), lambda: blake2b(digest_size=16)).hexdigest()
 
     def _information(self) -> dict[str, Any]:
-        with naming_failures(self.address):
+        with reaching(self.address):
             system, path = _system(self.address)
             return dict(system.info(path))
 
@@ -108,7 +109,7 @@ def list_files(address: str, *, key: str) -> tuple[list[str], bool]:
             "addresses are saved in run directories; store credentials where the protocol's package looks for them "
             "(environment variables or its own configuration), or download the file"
         )
-    with naming_failures(f"{key}={address}"):
+    with reaching(address, what=f"{key}={address}"):
         system, path = _system(address)
         is_folder = not has_magic(path) and system.info(path)["type"] == "directory"
         found = system.find(path, detail=True) if is_folder else system.glob(path, detail=True)
@@ -117,7 +118,9 @@ def list_files(address: str, *, key: str) -> tuple[list[str], bool]:
             names = [name for name in names if "/." not in name.removeprefix(path)]  # without hidden files
         if not names:
             raise FileNotFoundError
-        return [system.unstrip_protocol(name) for name in names], is_folder
+        addresses = [system.unstrip_protocol(name) for name in names]
+        door.admit_names(addresses)  # the protocol may have another prefix than the address
+        return addresses, is_folder
 
 
 def _system(address: str) -> tuple[Any, str]:
@@ -125,6 +128,13 @@ def _system(address: str) -> tuple[Any, str]:
     import fsspec
 
     return cast(tuple[Any, str], fsspec.url_to_fs(address))
+
+
+@contextmanager
+def reaching(address: str, *, what: str | None = None) -> Iterator[None]:
+    """Request an address, which the user must have named if someone else's run is handled; see ``naming_failures``."""
+    with door.requesting(door.start_of(address)), naming_failures(what or address):
+        yield
 
 
 @contextmanager

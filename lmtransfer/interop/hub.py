@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from lmtransfer.errors import HubError
+from lmtransfer.system import door
 
 #: Factor by which the timeout of uploads exceeds that of queries.
 _PATIENCE = 12
@@ -36,7 +37,10 @@ def client_errors() -> tuple[type[Exception], ...]:
 def readable_errors(setting: str, *, repository: str, revision: str | None = None) -> Iterator[None]:
     """Convert errors of the hub's client that occur in the block to one-line messages."""
     try:
-        yield
+        with door.requesting(repository):
+            yield
+    except door.Refused:
+        raise
     except client_errors() as error:
         raise HubError(f"{setting}: {_explanation(error, repository, revision)}") from error
 

@@ -43,6 +43,7 @@ from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.runs.result import RunResult
 from lmtransfer.runs.run_directory import RunDirectory, versions
 from lmtransfer.runs.saved_run import SavedRun
+from lmtransfer.runs.trust import mark_as_own
 from lmtransfer.system.durable import staged_folder
 from lmtransfer.system.machine import default_cache_dir
 from lmtransfer.system.printable import short_path
@@ -221,6 +222,7 @@ def write_imported_model(imported: ImportedModel, run: RunDirectory, *, name: st
     if imported.vectors is not None:
         config["vectors"] = imported.vectors
     run.write_config(config)
+    mark_as_own(run.path)  # it names nothing but what the user has named
     imported.tokenizer.save(run.tokenizer)
     state = {**TrainState().state_dict(), "aliases": aliases(imported.module)}
     run.checkpoints.save("last", tensors={"model": weights(imported.module) | imported.more_heads}, state=state)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from lmtransfer.errors import CheckpointError, HubError
 from lmtransfer.interop.hub import cached_copy, download
+from lmtransfer.system import door
 from lmtransfer.system.safe_files import check_folder
 
 #: Prefix that distinguishes a published model from a run directory: ``init=hf:bert-base-uncased``.
@@ -126,7 +127,10 @@ def _from_hub(text: str, setting: str) -> PublishedFolder:
     """
     name, _, revision_text = text.partition("@")
     revision = revision_text or None
-    copy = cached_copy(name, revision)
+    with door.requesting(name):
+        copy = cached_copy(name, revision)
+    if copy is not None:
+        door.admit(copy)
     if copy is not None and _is_whole(copy):
         return PublishedFolder(copy, text, copy.name)
     try:
@@ -143,6 +147,7 @@ def _from_hub(text: str, setting: str) -> PublishedFolder:
             f"{setting}: this repository on the hub holds neither a model (config.json and weights) nor a run "
             "(config.yaml); give the name of another repository"
         )
+    door.admit(folder)
     return PublishedFolder(folder, text, folder.name)
 
 

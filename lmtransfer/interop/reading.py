@@ -35,7 +35,7 @@ from lmtransfer.interop.families.index import family_of_config
 from lmtransfer.models.base import Encoder, shapes_only
 from lmtransfer.models.elmo import ElmoEncoder
 from lmtransfer.objectives.replaced_token import ReplacedTokenDetection
-from lmtransfer.system.safe_files import read_json, read_tensors
+from lmtransfer.system.safe_files import is_file_name, read_json, read_tensors
 
 #: Maximum number of left-out tensors that a note names.
 _MAX_NAMES = 20
@@ -180,7 +180,7 @@ def _read_pickle(path: Path) -> dict[str, Tensor]:
 def _read_shards(index: Path, read: Callable[[Path], dict[str, Tensor]]) -> dict[str, Tensor]:
     places = read_json(index, _Index, error=CheckpointError, finite=False)["weight_map"]
     shards = sorted(set(places.values()))
-    outside = [shard for shard in shards if Path(shard).name != shard or "\\" in shard or shard in ("", ".", "..")]
+    outside = [shard for shard in shards if not is_file_name(shard)]
     if outside:
         raise CheckpointError(
             f"{index}: the index names files outside its own folder, which is not allowed: {', '.join(outside[:5])}; "

@@ -17,9 +17,10 @@ from lmtransfer.config.effective import complete_values
 from lmtransfer.config.overrides import command_line_overrides
 from lmtransfer.config.plain import to_plain
 from lmtransfer.config.settings import COMMANDS, CommandSettings
+from lmtransfer.config.sources import named_by_user
 from lmtransfer.errors import ConfigError
 from lmtransfer.runs.create_or_resume import remove_failed_starts
-from lmtransfer.system import machine
+from lmtransfer.system import door, machine
 
 
 def run_once(command: str, cfg: DictConfig, **arguments: Any) -> Any:
@@ -36,7 +37,7 @@ def run_once(command: str, cfg: DictConfig, **arguments: Any) -> Any:
 def run_as_is(command: str, cfg: DictConfig, **arguments: Any) -> Any:
     """Run a command like ``run_once``, but raise settings errors and machine errors unchanged."""
     complete_values(cfg, command)
-    with remove_failed_starts():
+    with door.command(named_by_user(cfg, command), has_trust="trust" in cfg), remove_failed_starts():
         return module_of(command).run(settings_of(command, cfg) if command in WITH_SETTINGS else cfg, **arguments)
 
 

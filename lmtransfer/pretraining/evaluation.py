@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from rich import box
 from rich.table import Table
 
-from lmtransfer.config.component import Node
 from lmtransfer.config.settings import EvaluateSettings, TrainSettings
+from lmtransfer.config.sources import with_absolute_paths
 from lmtransfer.config.sweep_names import in_sweep, sweep_name
 from lmtransfer.data.micro_batches import evaluation_batches
 from lmtransfer.data.token_shards import TokenStore
@@ -25,12 +25,11 @@ from lmtransfer.objectives.rows.stream import LanguageStream
 from lmtransfer.objectives.source import PretrainingSource
 from lmtransfer.pretraining.build import PretrainingParts, load_learner
 from lmtransfer.pretraining.data import PretrainingData
-from lmtransfer.pretraining.text import Text, absolute_corpus, build_corpus, read_text
+from lmtransfer.pretraining.text import Text, build_corpus, check_same_text, read_text
 from lmtransfer.runs.result import RunResult
 from lmtransfer.runs.run_directory import RunDirectory, versions
 from lmtransfer.runs.saved_run import SavedRun
 from lmtransfer.runs.training_setup import eager_hardware
-from lmtransfer.runs.trust import check_same_text
 from lmtransfer.system.console import Console
 from lmtransfer.system.machine import cache_folder
 from lmtransfer.system.printable import short_path
@@ -190,7 +189,7 @@ def evaluate_pretrained(settings: EvaluateSettings) -> Path:
         directory = RunDirectory.create(settings.output_root, "evaluate", name, resume=resume)
         resolved: dict[str, Any] = {"run": saved.reference}
         if settings.corpus is not None:
-            resolved["corpus"] = Node(absolute_corpus(settings.corpus.values), "corpus")
+            resolved["corpus"] = replace(settings.corpus, values=with_absolute_paths(settings.corpus.values))
         directory.write_config(settings.model_copy(update=resolved).plain())
         text, most_tokens = measurement.text, measurement.most_tokens
         num_there = text.prepared.validation.num_tokens
@@ -232,10 +231,10 @@ def _measurement(settings: EvaluateSettings, saved: SavedRun, hardware: Hardware
     if node is None:
         node = saved.component("corpus", "data_root", "cache_dir")
         if not saved.trusted:  # and do not read the files that its screening names
-            check_same_text(saved.config, saved.directory, data_root=data_root)
+            check_same_text(saved, data_root=data_root)
         elif saved.config.get("screening") is not None:
             screening = saved.component("screening", "overlap_with", "cache_dir")
-    cache_dir = cache_folder(saved.config.get("cache_dir") if saved.trusted else None)
+    cache_dir = cache_folder(saved.cache_dir)
     corpus = build_corpus(node, screening, data_root=data_root, cache_dir=cache_dir)
     max_length = saved.config["objective"]["max_length"]
     text = read_text(corpus, saved.tokenizer, cache_dir=cache_dir, max_length=max_length)

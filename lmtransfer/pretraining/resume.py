@@ -44,7 +44,7 @@ def _origin(init: str | None) -> str | None:
 def _movable_keys(directory: RunDirectory, origin: str | None) -> list[str]:
     """Return the keys that may change when a run is resumed elsewhere, because the content itself is compared."""
     data = directory.read_versions().get("data") or {}
-    texts = TEXT_PATHS if data.get("corpus") and not is_own(directory) else ()
+    texts = TEXT_PATHS if data.get("corpus") and not is_own(directory.path) else ()
     return [*texts, *(["init"] if origin is not None and data.get("init") == origin else [])]
 
 
@@ -59,7 +59,7 @@ def new_run(settings: PretrainSettings, name: str, config: Mapping[str, Any], te
     prints = {"corpus": text.corpus.fingerprint(), "tokenizer": text.tokenizer.fingerprint}
     directory.write_versions(versions(data={**prints, **({"init": origin} if origin else {})}))
     directory.write_config(config)
-    mark_as_own(directory)
+    mark_as_own(directory.path)
     return directory
 
 

@@ -13,15 +13,19 @@ from rich.table import Table
 
 from lmtransfer.config.component import Node
 from lmtransfer.config.settings import PretrainSettings
+from lmtransfer.config.sources import named_sources, with_absolute_paths
 from lmtransfer.data.corpora.mixture import MixtureCorpus
 from lmtransfer.data.documents import Corpus
 from lmtransfer.data.micro_batches import PlannedStream
 from lmtransfer.data.screening import ScreenedCorpus, Screening, list_path
 from lmtransfer.data.token_cache import PreparedCorpus, prepare, tokenizer_for
-from lmtransfer.errors import ConfigError, DataError
+from lmtransfer.errors import ConfigError, DataError, LmtransferError, RunDirectoryError
 from lmtransfer.interop.added_tokens import add_words
 from lmtransfer.interop.open_run import open_saved
-from lmtransfer.system.machine import cache_folder, is_address
+from lmtransfer.runs.saved_run import SavedRun
+from lmtransfer.runs.trust import check_named, refusal
+from lmtransfer.system import door
+from lmtransfer.system.machine import cache_folder, default_cache_dir
 from lmtransfer.system.optional import import_optional
 from lmtransfer.tokenizers.base import Tokenizer
 
@@ -201,29 +205,39 @@ def build_corpus(
     return node.build(parts=corpora)
 
 
-def with_absolute_paths(settings: PretrainSettings) -> PretrainSettings:
+def check_same_text(run: SavedRun, *, data_root: str | None) -> None:
+    """Check that the text of someone else's run may be read, and is the text that the run was trained on."""
+    where, config = run.directory.config_path, run.config
+    if (config.get("screening") or {}).get("action") == "drop":
+        raise RunDirectoryError(
+            f"{where}: screening.action=drop: the run was not produced here, or was changed since, and its text could "
+            "only be checked by a screening that reads the files named in the run. Choose a corpus of your own "
+            f"(corpus=<name>){door.way_out()}"
+        )
+    named = list(named_sources(config["corpus"], "corpus"))
+    if not named:
+        return  # the corpus uses only what is installed
+    check_named(config["corpus"], "corpus", run.path, data_root=data_root)
+    try:
+        own = Node[Corpus](config["corpus"], "corpus")
+        fingerprint = build_corpus(own, None, data_root=data_root, cache_dir=default_cache_dir()).fingerprint()
+    except (LmtransferError, OSError, TypeError, ValueError):
+        raise refusal(named[0].key, named[0].value, run.path) from None
+    if fingerprint != (run.directory.read_versions().get("data") or {}).get("corpus"):
+        raise RunDirectoryError(
+            f"{where}: {named[0].key} names {named[0].value[:80]!r}, but this is not the text that the run was trained "
+            f"on. Set the corpus yourself (corpus=<name>){door.way_out()}"
+        )
+
+
+def absolute_settings(settings: PretrainSettings) -> PretrainSettings:
     """Return the settings with absolute paths, which do not depend on the current folder."""
     paths = {key: _absolute(path) for key, path in settings.chosen("init", "data_root", "output_root").items() if path}
     tokenizer = settings.tokenizer
     if tokenizer.add:
         tokenizer = tokenizer.model_copy(update={"add": _absolute(tokenizer.add)})
-    corpus = replace(settings.corpus, values=absolute_corpus(settings.corpus.values))
+    corpus = replace(settings.corpus, values=with_absolute_paths(settings.corpus.values))
     return settings.model_copy(update={**paths, "corpus": corpus, "tokenizer": tokenizer})
-
-
-def absolute_corpus(node: Mapping[str, Any]) -> dict[str, Any]:
-    """Make the paths in the config of a corpus or a mixture absolute."""
-    corpus = _with_absolute_path(node)
-    if isinstance(corpus.get("parts"), Mapping):
-        corpus["parts"] = {name: _with_absolute_path(part) for name, part in corpus["parts"].items()}
-    return corpus
-
-
-def _with_absolute_path(corpus: Mapping[str, Any]) -> dict[str, Any]:
-    if not corpus.get("path"):
-        return dict(corpus)
-    paths = corpus["path"] if isinstance(corpus["path"], list) else [corpus["path"]]
-    return {**corpus, "path": [path if is_address(str(path)) else _absolute(str(path)) for path in paths]}
 
 
 def _absolute(path: str) -> str:

@@ -38,6 +38,7 @@ from lmtransfer.config.types import LargeCount, Whole
 from lmtransfer.errors import RunDirectoryError
 from lmtransfer.runs.create_or_resume import create_run_folder
 from lmtransfer.runs.result import RunResult
+from lmtransfer.system import door
 from lmtransfer.system.durable import remove, write_bytes, write_text
 from lmtransfer.system.safe_files import check_folder, read_json, read_tensors, read_yaml
 from lmtransfer.system.validation import interpolations
@@ -127,6 +128,7 @@ class RunDirectory:
                 f"name={name!r} is not a valid run name: use letters, digits, '-', '_', and '/' for folders"
             )
         run = cls(Path(root) / command / name)
+        door.admit(run.path)
         problem = process_group.broadcast(
             create_run_folder(run.path, resume=resume) if process_group.is_main() else None
         )

@@ -17,7 +17,7 @@ from lmtransfer.models.base import Encoder, shapes_only
 from lmtransfer.models.layers.lora import merge_saved_updates
 from lmtransfer.randomness import derive_seed
 from lmtransfer.runs.run_directory import RunDirectory
-from lmtransfer.runs.trust import is_own
+from lmtransfer.runs.trust import is_trusted
 from lmtransfer.system.safe_files import read_json
 from lmtransfer.system.validation import describe_value, value_at
 from lmtransfer.tokenizers.base import Tokenizer
@@ -66,6 +66,11 @@ class SavedRun:
     def data_root(self) -> str | None:
         """The data folder in its configuration; None if the run is not trusted."""
         return self.config.get("data_root") if self.trusted else None
+
+    @property
+    def cache_dir(self) -> str | None:
+        """The cache folder in its configuration; None if the run is not trusted."""
+        return self.config.get("cache_dir") if self.trusted else None
 
     @property
     def model_node(self) -> Node[Encoder]:
@@ -161,7 +166,8 @@ def read_saved(
             f"{key}={reference} contains no model with a tokenizer; choose a run that pretrain, import, probe or "
             "finetune has created, such as runs/pretrain/<name>"
         )
-    return SavedRun(directory, config, load_tokenizer(directory.tokenizer), trust or is_own(directory), revision)
+    trusted = is_trusted(directory.path, trust=trust)
+    return SavedRun(directory, config, load_tokenizer(directory.tokenizer), trusted, revision)
 
 
 def folders_with_checkpoints(path: Path) -> list[Path]:

@@ -6,9 +6,7 @@ user may decide to read those. In a run that was produced here, the user has nam
 moved and copied; the seal becomes invalid when the configuration changes. ``trust=true`` trusts any run in the same
 way.
 
-Runs without a valid seal, including those of versions without seals, are restricted to harmless reads: text that is,
-by the digest in ``versions.json``, exactly the text that the run was trained on; and task files in the current folder
-or in ``data_root``. Nothing is requested from the hub.
+A run without a valid seal, including those of versions without seals, closes the door (see ``system.door``).
 """
 
 from __future__ import annotations
@@ -17,51 +15,41 @@ import hashlib
 import hmac
 import os
 import secrets
-from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-
-from lmtransfer.config.component import build
-from lmtransfer.data.documents import Corpus
-from lmtransfer.data.files import find_file
+from lmtransfer.config.sources import named_sources
 from lmtransfer.errors import LmtransferError, RunDirectoryError
-from lmtransfer.runs.run_directory import RunDirectory
+from lmtransfer.system import door, ranks
 from lmtransfer.system.durable import write_text
 from lmtransfer.system.machine import default_cache_dir, is_address
-from lmtransfer.system.safe_files import check_folder, read_bytes
-from lmtransfer.training import process_group
+from lmtransfer.system.safe_files import read_bytes
 
 OWN_MARK = "made_here"
 _KEY = "made_here.key"
-#: Arguments of corpora and tasks that name files or data sets.
-_FILES = ("path", "files", "folder", "train", "dev", "test")
-_HUB = ("dataset", "hub_dataset", "hub")
-#: Replaces the name of a file that may not be read.
-_NOT_READ = "(not read, because the run was not produced here)"
+_CONFIG = "config.yaml"
 
 
-def mark_as_own(directory: RunDirectory) -> None:
+def mark_as_own(run: Path) -> None:
     """Mark a run as produced by this user, after its configuration is written; only rank 0 writes."""
-    if not process_group.is_main():
+    if not ranks.is_first():
         return
     with suppress(OSError):  # without a writable cache there is no key, and so no seal
-        write_text(directory.path / OWN_MARK, _digest(directory, _key(make=True)) + "\n")
+        write_text(run / OWN_MARK, _digest(run, _key(make=True)) + "\n")
 
 
-def is_own(directory: RunDirectory) -> bool:
+def is_own(run: Path) -> bool:
     """Whether this user produced the run and its configuration has not changed since."""
     try:
-        saved = read_bytes(directory.path / OWN_MARK, error=RunDirectoryError, most=1024)
-        return hmac.compare_digest(saved.strip(), _digest(directory, _key(make=False)).encode())
+        saved = read_bytes(run / OWN_MARK, error=RunDirectoryError, most=1024)
+        return hmac.compare_digest(saved.strip(), _digest(run, _key(make=False)).encode())
     except (LmtransferError, OSError):
         return False
 
 
-def _digest(directory: RunDirectory, key: bytes) -> str:
-    content = read_bytes(directory.config_path, error=RunDirectoryError)
+def _digest(run: Path, key: bytes) -> str:
+    content = read_bytes(run / _CONFIG, error=RunDirectoryError)
     return hmac.new(key, content, hashlib.sha256).hexdigest()
 
 
@@ -79,92 +67,49 @@ def _key(*, make: bool) -> bytes:
     return key
 
 
-def strip_data(node: Mapping[str, Any]) -> dict[str, Any]:
-    """Reduce a task's component node to its labels and head; an explanation replaces each file name."""
-    changed: dict[str, Any] = {name: _NOT_READ for name in ("train", "dev", "test") if node.get(name)}
-    if node.get("hub"):
-        changed["hub"] = None
-    files = node.get("files")
-    if isinstance(files, Mapping) or node.get("hub"):
-        named = files if isinstance(files, Mapping) else {}
-        changed["files"] = {"train": _NOT_READ} | {split: _NOT_READ for split in named if named[split]}
-    return {**node, **changed}
+def is_trusted(run: Path, *, trust: bool) -> bool:
+    """Whether what a run's configuration names may be read; if not, close the door until the command ends.
+
+    Args:
+        trust: whether the user has set ``trust=true``, which also holds for the runs that the command opens later.
+    """
+    if trust:
+        door.trust()
+    if door.is_trusting() or trust or is_own(run):
+        return True
+    door.close(run)
+    return False
 
 
-def restrict_task(node: Mapping[str, Any], directory: RunDirectory, *, data_root: str | None) -> dict[str, Any]:
-    """Restrict the node of someone else's task to files in the allowed folders, without requests to the hub."""
-    named = {name: node[name] for name in _FILES if node.get(name)}
-    roots = [Path.cwd(), *([] if data_root is None else [Path(data_root).expanduser()])]
-    named = {name: value for name, value in named.items() if not all(_is_below(file, roots) for file in _names(value))}
-    has_files = bool(node.get("files")) or not node.get("hub")
-    if not named and has_files:
-        return {name: None if name in _HUB else value for name, value in node.items()}
-    raise _refuse("task", named or {"hub": node.get("hub")}, directory)
+def check_named(node: Any, key: str, run: Path, *, data_root: str | None) -> None:
+    """Check that the components in a part of someone else's configuration name only what may be read.
 
+    The name of a data set that replaces missing files is checked when it is requested.
 
-def check_same_text(config: Mapping[str, Any], directory: RunDirectory, *, data_root: str | None) -> None:
-    """Check that the text of someone else's run is exactly the text that the run was trained on."""
-    if (config.get("screening") or {}).get("action") == "drop":
-        raise RunDirectoryError(
-            f"{directory.config_path}: screening.action=drop: the run was not produced here, or was changed since, and "
-            "its text could only be checked by a screening that reads the files named in the run. Choose a corpus of "
-            "your own (corpus=<name>). If you trust the run and everything that its configuration names, set trust=true"
-        )
-    node = config["corpus"]
-    parts = node.get("parts")
-    single = list(parts.values()) if isinstance(parts, Mapping) else [node]
-    named = {
-        name: part[name] for part in single if isinstance(part, Mapping) for name in (*_FILES, *_HUB) if part.get(name)
-    }
-    if not named:
-        return  # the corpus names no files: it uses only what is installed
-    try:
-        corpora = {str(place): _local(part, data_root) for place, part in enumerate(single)}
-        if isinstance(parts, Mapping):
-            corpora = dict(zip(map(str, parts), corpora.values(), strict=True))
-            fingerprint = build(OmegaConf.create(dict(node)), parts=corpora).fingerprint()
+    Args:
+        key: the full key of the part, such as ``task``.
+    """
+    all_named = list(named_sources(node, key))
+    for named in all_named:
+        component = named.key.rpartition(".")[0]
+        if "hub" in named.source.kinds and any(
+            other.key.startswith(f"{component}.") and "hub" not in other.source.kinds for other in all_named
+        ):
+            continue
+        if is_address(named.value) or "hub" in named.source.kinds:
+            allowed = door.allows_request(named.value)
         else:
-            fingerprint = corpora["0"].fingerprint()
-    except (LmtransferError, OSError, TypeError, ValueError):
-        fingerprint = None
-    if fingerprint is None or fingerprint != (directory.read_versions().get("data") or {}).get("corpus"):
-        raise _refuse("corpus", named, directory)
+            paths = named.paths(data_root)
+            allowed = door.allows(next((path for path in paths if path.exists()), paths[0]))
+        if not allowed:
+            raise refusal(named.key, named.value, run)
 
 
-def _local(node: Mapping[str, Any], data_root: str | None) -> Corpus:
-    if node.get("dataset") or any(map(is_address, _names(node.get("path")))):
-        raise RunDirectoryError("the corpus is on the hub or at another address")
-    known = {name: None if name == "hub_dataset" else value for name, value in node.items()}
-    corpus: Corpus = build(OmegaConf.create(known), data_root=data_root, cache_dir=None)
-    return corpus
-
-
-def _names(value: Any) -> list[str]:
-    if isinstance(value, Mapping | list):
-        return [name for item in (value.values() if isinstance(value, Mapping) else value) for name in _names(item)]
-    return [] if value is None else [str(value)]
-
-
-def _is_below(name: str, roots: Sequence[Path]) -> bool:
-    """Whether a relative path is not hidden and, with links resolved, stays inside each of the folders."""
-    if name.startswith(("/", "~")) or any(part.startswith(".") for part in Path(name).parts):
-        return False
-    for root in roots:
-        path = find_file(root / name) or root / name
-        if not path.resolve().is_relative_to(root.resolve()):
-            return False
-        try:
-            check_folder(path, error=RunDirectoryError)
-        except RunDirectoryError:
-            return False
-    return True
-
-
-def _refuse(what: str, named: Mapping[str, Any], directory: RunDirectory) -> RunDirectoryError:
-    (name, value), *_ = named.items()
+def refusal(key: str, value: str, run: Path) -> RunDirectoryError:
+    """Return the error for a value in someone else's configuration that names what may not be read."""
+    part = key.partition(".")[0]
     return RunDirectoryError(
-        f"{directory.config_path}: {what}.{name} names {str(value)[:80]!r}, but the run was not produced here, or was "
-        "changed since, and data named by other people are not read. Set the data yourself, for example with "
-        f"{what}=<name> {what}.{name}=<file>. If you trust the run and everything that its configuration names, set "
-        "trust=true"
+        f"{run / _CONFIG}: {key} names {value[:80]!r}, which is neither in data_root nor named in this command, and "
+        f"the run was not produced here, or was changed since. Set data_root, or set {part}=<name> and its files"
+        f"{door.way_out()}"
     )

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 import yaml
 
 from lmtransfer.errors import LmtransferError
+from lmtransfer.system import door
 from lmtransfer.system.printable import first_line
 from lmtransfer.system.validation import LARGEST_INTEGER, Misfit, check, describe_value, join
 
@@ -54,11 +55,21 @@ _BASE_60 = re.compile(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?")
 
 
 def irregularity(path: Path) -> str | None:
-    """Return the problem with a file that is not regular (reading it might never end); None if it is regular."""
+    """Return the problem with a file that is not regular (reading it might never end); None if it is regular.
+
+    Raises:
+        Refused: someone else's run may not cause this file to be read.
+    """
+    door.check(path)
     try:
         return _not_regular(path.stat().st_mode)
     except (OSError, ValueError) as fault:
         return f"cannot read the file ({_reason(fault)})"
+
+
+def is_file_name(text: str) -> bool:
+    """Whether a text is the plain name of a file, which leads to no other folder."""
+    return text.strip() not in ("", ".", "..") and text.isprintable() and not set(text) & set("/\\")
 
 
 def check_folder(folder: Path, *, error: type[LmtransferError]) -> None:
@@ -68,7 +79,7 @@ def check_folder(folder: Path, *, error: type[LmtransferError]) -> None:
     their links may lead anywhere: hidden ones (``.git``) and ``trackers``, where W&B keeps links to its logs.
     """
     real = Path(os.path.realpath(folder))
-    blobs = next((above.parent / "blobs" for above in real.parents if above.name == "snapshots"), None)
+    blobs = door.blobs_of(real)
     for entry in _entries(real):
         path = folder / Path(entry.path).relative_to(real)
         with suppress(OSError):  # a link to a missing file
@@ -77,7 +88,7 @@ def check_folder(folder: Path, *, error: type[LmtransferError]) -> None:
                 raise error(f"{path}: {problem}")
         if entry.is_symlink():
             target = Path(os.path.realpath(entry.path))
-            if not target.is_relative_to(real) and not (blobs is not None and target.is_relative_to(blobs)):
+            if not any(map(target.is_relative_to, (real, *blobs))):
                 raise error(f"{path} is a link to {target}, which is outside the folder: {_REPLACE}")
 
 

@@ -14,7 +14,7 @@ from multiprocessing import connection, get_context, parent_process
 from types import ModuleType
 from typing import Any, TypeVar
 
-from lmtransfer.system import ranks
+from lmtransfer.system import door, ranks
 from lmtransfer.system.cores import usable_cores
 from lmtransfer.system.interrupts import SIGNALS, hold_back_signals
 
@@ -47,7 +47,7 @@ def workers(num_workers: int, set_up: Callable[..., None] | None = None, *argume
     may be a user's script without a main guard.
     """
     executor = ProcessPoolExecutor(
-        num_workers, mp_context=get_context("spawn"), initializer=_start, initargs=(set_up, arguments)
+        num_workers, mp_context=get_context("spawn"), initializer=_start, initargs=(door.state(), set_up, arguments)
     )
     try:
         yield Workers(executor, with_main=b"__main__" in pickle.dumps((set_up, arguments)))
@@ -66,7 +66,7 @@ def _without_main() -> Iterator[None]:
         sys.modules["__main__"] = main
 
 
-def _start(set_up: Callable[..., None] | None, arguments: tuple[Any, ...]) -> None:
+def _start(closed: door.Door | None, set_up: Callable[..., None] | None, arguments: tuple[Any, ...]) -> None:
     """Let the parent handle signals, and end this process when the parent is gone (a killed parent cannot end it)."""
     for number in SIGNALS:
         if number != signal.SIGTERM:
@@ -74,6 +74,7 @@ def _start(set_up: Callable[..., None] | None, arguments: tuple[Any, ...]) -> No
     parent = parent_process()
     assert parent is not None
     threading.Thread(target=_leave_with, args=(parent.sentinel,), daemon=True).start()
+    door.take_over(closed)
     if set_up is not None:
         set_up(*arguments)
 

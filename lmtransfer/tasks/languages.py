@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from lmtransfer.errors import ConfigError
+from lmtransfer.system.safe_files import is_file_name
 from lmtransfer.tasks.metrics.scored_examples import ScoredExamples
 
 #: The placeholder for a language code in the name of a file.
@@ -22,6 +23,13 @@ def check_languages(languages: Sequence[str]) -> tuple[str, ...]:
             f"task.languages=[{', '.join(languages)}]: list at least one language, each only once, as in [en, de]"
         )
     return tuple(languages)
+
+
+def in_language(file: str, code: str, *, key: str) -> str:
+    """Return the name of a language's own file; ``key`` is the setting with the code, which must be a file name."""
+    if PLACE in file and not is_file_name(code):
+        raise ConfigError(f"{key}: {code[:60]!r} is put into the name of a file: set a language code, such as en")
+    return file.replace(PLACE, code)
 
 
 def scores_by_language(

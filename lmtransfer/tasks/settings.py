@@ -15,11 +15,12 @@ from typing import Any, TypeAlias
 
 import pydantic
 
-from lmtransfer.config.types import Count, Folder, Folds, LargeCount, Name, OpenShare
+from lmtransfer.config.types import Count, DataFile, Folder, Folds, HubName, LargeCount, Name, OpenShare
 from lmtransfer.data.corpora.hub import check_dataset_folder
 from lmtransfer.data.files import EncodingErrors, describe_splits, find_data
 from lmtransfer.data.tables import BadRowsPolicy, TableFormat, TableLayout, delimiter_of
 from lmtransfer.errors import ConfigError, DataError
+from lmtransfer.system import door
 
 #: A column name, or several alternatives, of which the first one in the file is used.
 ColumnNames: TypeAlias = str | Sequence[str]
@@ -52,9 +53,9 @@ class HubSource:
             DataError: the split can be neither loaded nor found in the cache; the metadata of a local data set refers
                 to files outside its folder; or a column is missing.
         """
-        import datasets  # imported here because the import is slow and tasks with files do not need it
-
         with hub_access(self, places=places):
+            import datasets  # imported here because the import is slow and tasks with files do not need it
+
             table = datasets.load_dataset(self.name, self.config, split=self.splits.get(split, split))
         missing = [column for column in columns if column not in table.column_names]
         if missing:
@@ -70,10 +71,13 @@ def hub_access(source: HubSource, *, places: str) -> Iterator[None]:
     """Check the data set if it is a local folder, and replace errors of ``datasets`` with a DataError."""
     from datasets.exceptions import DatasetGenerationError
 
-    if Path(source.name).is_dir():
-        check_dataset_folder(Path(source.name))
     try:
-        yield
+        with door.requesting(source.name):
+            if Path(source.name).is_dir():
+                check_dataset_folder(Path(source.name))
+            yield
+    except door.Refused:
+        raise
     except (OSError, ValueError, KeyError, RuntimeError, ImportError, DatasetGenerationError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise DataError(
@@ -218,10 +222,10 @@ class FileSettings(_Settings):
         data_root: folder that contains the tasks' data folders.
     """
 
-    files: Mapping[str, str | Sequence[str] | None] | None = None
-    train: str | Sequence[str] | None = None
-    dev: str | Sequence[str] | None = None
-    test: str | Sequence[str] | None = None
+    files: Mapping[str, DataFile | Sequence[DataFile] | None] | None = None
+    train: DataFile | Sequence[DataFile] | None = None
+    dev: DataFile | Sequence[DataFile] | None = None
+    test: DataFile | Sequence[DataFile] | None = None
     data_root: Folder | None = None
 
     def file_names(self) -> dict[str, tuple[str, ...]]:
@@ -262,7 +266,7 @@ class HubDatasetSettings(_Settings):
         hub_splits: the hub's name of each split; an unlisted split has the same name.
     """
 
-    hub: str | None = None
+    hub: HubName | None = None
     hub_config: str | None = None
     hub_splits: Mapping[str, str] | None = None
 

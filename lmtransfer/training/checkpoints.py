@@ -34,7 +34,7 @@ from typing_extensions import TypedDict
 from lmtransfer.config.types import LargeCount, NonNegative, Whole
 from lmtransfer.errors import CheckpointError
 from lmtransfer.system.durable import flush, remove
-from lmtransfer.system.safe_files import read_json, read_tensors
+from lmtransfer.system.safe_files import is_file_name, read_json, read_tensors
 from lmtransfer.training import process_group
 
 MANIFEST = "manifest.json"
@@ -215,7 +215,7 @@ def find_damage(folder: Path) -> str | None:
         return str(error)
     for name, expected in files.items():
         path = folder / name
-        if Path(name).name != name:
+        if not is_file_name(name):
             return f"{folder / MANIFEST}: the entry {name[:60]!r} in files is outside the folder of the checkpoint"
         if not path.is_file():
             return f"the checkpoint {folder} has no file {name}"

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from lmtransfer.config.settings import ObjectiveSettings, TransferSettings
+from lmtransfer.config.sources import with_absolute_paths
 from lmtransfer.data.micro_batches import PlannedStream
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.base import Encoder
@@ -20,10 +21,9 @@ from lmtransfer.objectives.learner import PretrainingLearner, collect_output_pos
 from lmtransfer.objectives.source import PretrainingSource
 from lmtransfer.pretraining.build import PretrainingParts, objective_of, parts_over
 from lmtransfer.pretraining.continued import InheritedHeads, inherit_heads
-from lmtransfer.pretraining.text import Text, absolute_corpus, build_corpus, read_text
+from lmtransfer.pretraining.text import Text, build_corpus, check_same_text, read_text
 from lmtransfer.randomness import derive_seed
 from lmtransfer.runs.saved_run import SavedRun
-from lmtransfer.runs.trust import check_same_text
 from lmtransfer.tasks.source import TaskBatch
 from lmtransfer.tokenizers.base import characters_of
 from lmtransfer.training import process_group
@@ -158,10 +158,10 @@ def read_joint_text(
     if corpus_node is None:
         corpus_node = source.component("corpus", "data_root", "cache_dir")
         if not source.trusted:
-            check_same_text(source.config, source.directory, data_root=data_root)
+            check_same_text(source, data_root=data_root)
         elif source.config.get("screening") is not None:
             screening = source.component("screening", "overlap_with", "cache_dir")
-    corpus_node = replace(corpus_node, values=absolute_corpus(corpus_node.values))
+    corpus_node = replace(corpus_node, values=with_absolute_paths(corpus_node.values))
     corpus = build_corpus(corpus_node, screening, data_root=data_root, cache_dir=cache_dir)
     text = read_text(corpus, source.tokenizer, cache_dir=cache_dir, max_length=objective.max_length)
     settings = settings.model_copy(update={"corpus": corpus_node, "objective": objective})

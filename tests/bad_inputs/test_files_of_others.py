@@ -631,11 +631,6 @@ class TestWhatOthersName:
         status, said = answer(*EVALUATE)
         assert status == 0, said
 
-    def test_a_run_without_a_seal_is_evaluated_on_the_text_it_was_trained_on(self, world: Path, answer: Answer) -> None:
-        shutil.copytree("runs/pretrain/base", "r")
-        (world / "r/made_here").unlink()
-        assert answer(*EVALUATE)[0] == 0
-
     @pytest.mark.slow
     def test_a_run_of_others_reads_no_text_that_they_name(self, world: Path, answer: Answer) -> None:
         (world / "private.txt").write_text("".join(f"{SECRET} bal bam {row}.\n\n" for row in range(400)))
@@ -676,7 +671,7 @@ class TestWhatOthersName:
             "parts": {"a": node},
         }
         altered(world, {"corpus": node})
-        check(Case(EVALUATE, ("config.yaml", "corpus.files")), world, answer)
+        check(Case(EVALUATE, ("config.yaml", "corpus.parts.a.files")), world, answer)
 
     @pytest.mark.slow
     def test_a_task_of_others_reads_no_file_that_they_name(self, task_world: Path, answer: Answer) -> None:
@@ -695,7 +690,7 @@ class TestWhatOthersName:
     def test_labels_are_not_looked_up_in_files_of_others(self, task_world: Path, answer: Answer) -> None:
         (task_world / "runs/finetune/ft").rename(task_world / "t")
         setting_of("seed-0", "task.labels", None)(task_world / "t")
-        check(Case(ASK, ("data_root",)), task_world, answer)
+        check(Case(ASK, ("t.tsv", "data_root", "trust=true")), task_world, answer)
 
     def test_an_own_task_run_is_evaluated(self, trained: Path, world: Path, answer: Answer) -> None:
         shutil.copytree(trained / "runs/finetune", world / "runs/finetune")

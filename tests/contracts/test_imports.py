@@ -34,7 +34,7 @@ ALLOWED: dict[str, set[str]] = {
     "tokenizers": {"errors", "system", "randomness"},
     "data": PLAIN | {"tokenizers", LEARNER},
     "objectives": {"errors", "randomness", "models", "tokenizers", "data", LEARNER},
-    "tasks": {"errors", "randomness", "tokenizers", "data", "system.safe_files", "system.validation"},
+    "tasks": {"errors", "randomness", "tokenizers", "data"} | {"system.door", "system.safe_files", "system.validation"},
     "training": PLAIN,
     "runs": PLAIN | {"config", "tokenizers", "models", "data", "training", METRICS},
     "interop": PLAIN | {"config", "models", "tokenizers", "data", "objectives", "training", "runs"},
@@ -42,7 +42,7 @@ ALLOWED: dict[str, set[str]] = {
     "pretraining": PLAIN
     | {"config", "tokenizers", "models", "data", "objectives", "training", "interop", "runs", "tasks.base"},
     "reporting": {"errors", "system", METRICS, "verdicts"}
-    | {"config.settings", "config.revisions", "runs.result", "runs.labels", "runs.predictions"},
+    | {"config.settings", "config.revisions", "runs.result", "runs.labels", "runs.predictions", "runs.trust"},
     "transfer": PLAIN
     | {"config", "models", "tokenizers", "data", "tasks", "training", "runs", "verdicts", "reporting", "interop"}
     | {"objectives", "pretraining", "launch.jobs"},

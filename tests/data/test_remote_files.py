@@ -15,14 +15,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
+from omegaconf import OmegaConf
 from support.refusals import refuses
 
+from lmtransfer.config.sources import with_absolute_paths
 from lmtransfer.data.corpora.corpus import FileCorpus
 from lmtransfer.data.remote_files import RemoteFile
 from lmtransfer.errors import DataError, RunDirectoryError
-from lmtransfer.pretraining.text import absolute_corpus
-from lmtransfer.runs.run_directory import RunDirectory
-from lmtransfer.runs.trust import check_same_text
+from lmtransfer.pretraining.text import build_corpus
+from lmtransfer.runs.trust import check_named
+from lmtransfer.system import door
 
 
 @pytest.fixture(autouse=True)
@@ -164,13 +166,18 @@ def test_credentials_in_an_address_are_refused_and_not_shown(address: str) -> No
 
 def test_a_run_keeps_an_address_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert absolute_corpus({"path": ["s3://b/x", "x"]})["path"] == ["s3://b/x", f"{tmp_path}/x"]
+    node = {"_target_": "lmtransfer.data.corpora.corpus.FileCorpus", "path": ["s3://b/x", "x"]}
+    assert with_absolute_paths(node)["path"] == ["s3://b/x", f"{tmp_path}/x"]
 
 
 def test_an_address_in_the_run_of_someone_else_is_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fsspec, "url_to_fs", lambda address: pytest.fail(f"{address} was opened"))
     part = {"_target_": "lmtransfer.data.corpora.corpus.FileCorpus", "path": ["memory://out/a.jsonl"]}
     mixture = {"_target_": "lmtransfer.data.corpora.mixture.MixtureCorpus", "name": "m", "parts": {"a": part}}
-    for node in (part, mixture):
-        with refuses(RunDirectoryError, "memory://out/a.jsonl", "trust=true"):
-            check_same_text({"corpus": node}, RunDirectory(tmp_path), data_root=None)
+    with door.command(lambda: ((), ())):
+        door.close(tmp_path)
+        for node in (part, mixture):
+            with refuses(RunDirectoryError, "memory://out/a.jsonl", "corpus"):
+                check_named(node, "corpus", tmp_path, data_root=None)
+            with refuses(RunDirectoryError, "memory://out/a.jsonl"):
+                build_corpus(OmegaConf.create({"corpus": node, "data_root": None}), cache_dir=tmp_path)

@@ -16,7 +16,6 @@ from lmtransfer.inference.inspection.example_texts import TaskTexts
 from lmtransfer.inference.inspection.pretraining import render_row, render_strip
 from lmtransfer.objectives.row_display import RowView
 from lmtransfer.reporting.runs.collect import Run, read_run
-from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.runs.trust import mark_as_own
 from lmtransfer.tasks.metrics.scored_examples import Predictions, Ratio, scored_examples
 from lmtransfer.tasks.text.example import TextExample
@@ -126,7 +125,7 @@ def test_files_anywhere_are_read_for_own_runs_alone(tmp_path: Path, data: Path) 
     keys = one.examples.keys.tolist()
     given = run(tmp_path / "r", files={"dev": str(data / "films" / "dev.tsv")})
     assert TaskTexts(data_root=None).find(given, one, keys).texts == {}
-    mark_as_own(RunDirectory(given.path))
+    mark_as_own(given.path)
     assert set(TaskTexts(data_root=None).find(given, one, keys).texts) == set(keys)
 
 
@@ -135,7 +134,7 @@ def test_the_data_folder_of_an_own_run_is_used(tmp_path: Path, data: Path) -> No
     keys = one.examples.keys.tolist()
     write_run(tmp_path / "r", config={"task": TASK, "data_root": str(data)})
     assert TaskTexts(data_root=None).find(read_run(tmp_path / "r"), one, keys).texts == {}
-    mark_as_own(RunDirectory(tmp_path / "r"))
+    mark_as_own(tmp_path / "r")
     assert set(TaskTexts(data_root=None).find(read_run(tmp_path / "r"), one, keys).texts) == set(keys)
 
 

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from typing_extensions import override
 
-from lmtransfer.config.types import Folder, Name, Prob, TextFormat
+from lmtransfer.config.types import Folder, Name, Prob, TextFormat, Texts
 from lmtransfer.data.corpora.sentences import sentence_spans
 from lmtransfer.data.corpora.text_files import Boundary, format_of, is_extracted, locate, read_documents, source_digest
 from lmtransfer.data.documents import Corpus, Document, Notes
@@ -181,7 +181,7 @@ class BaseCorpus(Corpus):
 class FileCorpus(BaseCorpus):
     """A corpus of files (text, or a column of tables), plain or compressed; see conf/corpus/text.yaml."""
 
-    path: str | list[str]
+    path: Texts | list[Texts]
     name: Name = "text"
     format: Literal["auto", TextFormat] = "auto"
     boundary: Literal["auto", Boundary] = "auto"

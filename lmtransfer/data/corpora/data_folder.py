@@ -9,7 +9,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from lmtransfer.config.types import Folder, Name, Prob
+from lmtransfer.config.types import DataFile, Folder, HubName, Name, Prob
 from lmtransfer.data.corpora.corpus import FileCorpus, SplitUnit
 from lmtransfer.data.corpora.hub import HubCorpus
 from lmtransfer.data.corpora.text_files import Boundary
@@ -29,9 +29,9 @@ class DataFolderCorpus(Corpus):
         self,
         *,
         name: Name,
-        files: list[str],
+        files: list[DataFile],
         boundary: Boundary = "blank_line",
-        hub_dataset: str | None = None,
+        hub_dataset: HubName | None = None,
         hub_subset: str | None = None,
         hub_split: str = "train",
         hub_validation_split: str | None = None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import blake2b
@@ -13,13 +14,14 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from typing_extensions import override
 
-from lmtransfer.config.types import Folder
+from lmtransfer.config.types import Folder, HubName
 from lmtransfer.data.corpora.corpus import BaseCorpus, text_hash
 from lmtransfer.data.corpora.text_files import build_document, join_lines, source_digest
 from lmtransfer.data.documents import Document, Notes
 from lmtransfer.data.files import SAVED_SET, SAVED_SPLITS, Meter
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.randomness import generator, permutation
+from lmtransfer.system import door
 from lmtransfer.system.printable import first_line
 from lmtransfer.system.safe_files import check_folder, parse_yaml, read_bytes, read_json, read_yaml
 from lmtransfer.system.validation import texts
@@ -63,6 +65,7 @@ def check_dataset_folder(folder: Path) -> None:
     """
     from huggingface_hub.repocard import REGEX_YAML_BLOCK
 
+    door.check(folder)
     check_folder(folder, error=DataError)
     contents: dict[Path, Any] = {}
     if any((folder / mark).is_file() for mark in (SAVED_SET, SAVED_SPLITS)):
@@ -101,7 +104,7 @@ class HubCorpus(BaseCorpus):
     network if ``revision`` is a commit.
     """
 
-    dataset: str
+    dataset: HubName
     subset: str | None = None
     split: str = "train"
     validation_split: str | None = None
@@ -132,6 +135,13 @@ class HubCorpus(BaseCorpus):
         return None if self.validation_split is None else self._load(self.validation_split)
 
     def _load(self, split: str) -> datasets.Dataset | datasets.IterableDataset:
+        with self._requesting():
+            return self._load_freely(split)
+
+    def _requesting(self) -> AbstractContextManager[None]:
+        return door.requesting(str(self.folder or self.dataset))
+
+    def _load_freely(self, split: str) -> datasets.Dataset | datasets.IterableDataset:
         from datasets import load_dataset, load_from_disk
         from datasets.exceptions import DatasetGenerationError
 
@@ -223,7 +233,8 @@ class HubCorpus(BaseCorpus):
         source, number = iter(records), 0
         while True:
             try:
-                record = next(source, None)
+                with self._requesting():
+                    record = next(source, None)
             except Exception as error:  # the class depends on the HTTP library and on the file format
                 raise DataError(
                     f"corpus={self.name}: {label} cannot be read after row {number} ({type(error).__name__}: "
@@ -276,6 +287,9 @@ class HubCorpus(BaseCorpus):
         from huggingface_hub import HfApi
 
         try:
-            return str(HfApi().dataset_info(self.dataset, revision=self.revision).sha)
+            with self._requesting():
+                return str(HfApi().dataset_info(self.dataset, revision=self.revision).sha)
+        except door.Refused:
+            raise
         except Exception as error:  # the exceptions of a network failure depend on the HTTP library
             raise DataError(self._missing(f"{type(error).__name__}: {first_line(error)}", self.split)) from error

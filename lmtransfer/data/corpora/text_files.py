@@ -34,6 +34,7 @@ from lmtransfer.data.files import (
 from lmtransfer.data.remote_files import RemoteFile, SourceFile, list_files, source_file
 from lmtransfer.data.tables import FORMATS, TEXT_COLUMNS, BadRows, ColumnSpec, TableLayout, format_by_name, open_table
 from lmtransfer.errors import DataError
+from lmtransfer.system import door
 from lmtransfer.system.durable import file_hash, write_json
 from lmtransfer.system.machine import is_address
 from lmtransfer.system.safe_files import irregularity
@@ -82,6 +83,7 @@ def locate(paths: str | Sequence[str], *, key: str = "corpus.path") -> CorpusFil
             matches, is_folder = list_files(entry, key=key)
         else:
             path = Path(os.path.abspath(Path(entry).expanduser()))
+            door.check(door.start_of(str(path)))
             place, file = str(path), find_file(path)
             is_folder = file is None and path.is_dir()
             if file is not None:

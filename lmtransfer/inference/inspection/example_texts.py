@@ -1,22 +1,26 @@
 """The texts of scored examples, read from the task's files because runs do not store texts.
 
 Only texts on which a run was scored are shown: examples are recognized by the hash of their content. Nothing is
-requested from the hub, and files that someone else's run names are read only in the usual folders (see ``runs.trust``).
+requested from the hub, and the door is closed for a run of someone else (see ``runs.trust``).
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
+from lmtransfer.config.sources import without_hub
 from lmtransfer.data.files import COMPRESSIONS, find_file
 from lmtransfer.errors import LmtransferError
 from lmtransfer.reporting.page.wrong_answers import ExampleText, TextLookup, Texts
 from lmtransfer.reporting.runs.collect import Run
+from lmtransfer.runs.trust import check_named, is_own
+from lmtransfer.system import door
 from lmtransfer.tasks.metrics.scored_examples import Predictions, example_keys
 from lmtransfer.tasks.subsets import FOLDS
 
@@ -28,7 +32,6 @@ if TYPE_CHECKING:
 MAX_BYTES = 64 << 20
 #: Typical ratio of a file's unpacked size to its compressed size.
 _EXPANSION = 5
-_HUB = ("hub", "hub_dataset")
 #: Exceptions, besides lmtransfer's own, that mean that a file cannot be read, so that its texts are missing.
 _UNREADABLE = (OSError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
@@ -59,29 +62,23 @@ class TaskTexts(Texts):
         if not isinstance(node, Mapping) or "_target_" not in node:
             return f"the run's configuration does not say where the data of the task {predictions.task} are"
         split = "train" if predictions.split == FOLDS else predictions.split
-        name = json.dumps([node, split, run.config.get("data_root")], sort_keys=True, default=str)
+        is_trusted = is_own(run.path)
+        name = json.dumps([node, split, run.config.get("data_root"), is_trusted], sort_keys=True, default=str)
         if name not in self._read:
-            self._read[name] = self._read_texts(run, node, predictions, split)
+            own_root = run.config.get("data_root") if is_trusted else None
+            data_root = self._data_root or (own_root if isinstance(own_root, str) else None)
+            with nullcontext() if is_trusted else door.handling(run.path, data_root=data_root):
+                self._read[name] = self._read_texts(run, node, predictions, split, data_root)
         return self._read[name]
 
     def _read_texts(
-        self, run: Run, node: Mapping[str, Any], answers: Predictions, split: str
+        self, run: Run, node: Mapping[str, Any], answers: Predictions, split: str, data_root: str | None
     ) -> Mapping[int, ExampleText] | str:
-        # Imported here because these modules import torch, which a report without kept predictions does not need.
-        from lmtransfer.runs.run_directory import RunDirectory
-        from lmtransfer.runs.trust import is_own, restrict_task
-
-        directory = RunDirectory(run.path)
-        is_trusted = is_own(directory)
-        own_root = run.config.get("data_root") if is_trusted else None
-        data_root = self._data_root or (own_root if isinstance(own_root, str) else None)
         try:
-            settings = dict(node)
-            if not is_trusted:
-                settings = restrict_task(node, directory, data_root=data_root)
+            check_named(node, "task", run.path, data_root=data_root)
         except LmtransferError:
             return f"the run comes from someone else, and its task {answers.task} names files outside the data folder"
-        values = {name: None if name in _HUB else value for name, value in settings.items()}
+        values = without_hub(node)
         if values.get("labels", ()) is None:
             values["labels"] = list(answers.examples.labels)  # otherwise the training split would be read for them
         try:

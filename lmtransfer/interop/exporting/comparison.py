@@ -23,6 +23,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from lmtransfer.config.component import build
+from lmtransfer.config.sources import named_sources, without_hub
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.data.files import find_file
 from lmtransfer.errors import CheckpointError, LmtransferError
@@ -407,9 +408,9 @@ def _corpus_texts(run: OpenRun, data_root: str | None) -> Iterator[TextInput]:
         return
     parts = node.get("parts")
     for part in parts.values() if isinstance(parts, Mapping) else (node,):
-        if "path" not in part and "files" not in part:  # a hub corpus, or generated text
+        settings = without_hub(part)
+        if not any(named_sources(settings)):  # a hub corpus, or generated text
             continue
-        settings = {**part, "hub_dataset": None} if "hub_dataset" in part else part
         for document in build(settings, data_root=data_root, cache_dir=None).documents():
             lines = [line for line in document.text.split("\n") if line.strip()]
             yield from ((line[:OWN_CHARACTERS], None) for line in lines[:3])

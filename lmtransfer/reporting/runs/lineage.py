@@ -12,6 +12,7 @@ from lmtransfer.config.settings import is_without_effect
 from lmtransfer.reporting.runs.collect import RUN_FILES, Run, read_run
 from lmtransfer.reporting.runs.scores import number
 from lmtransfer.runs.labels import flatten, node_label
+from lmtransfer.runs.trust import is_own
 
 #: The commands that produce pretrained encoders.
 PRETRAINED = ("pretrain", "import")
@@ -29,7 +30,8 @@ def starting_point(run: Run, runs: Sequence[Run]) -> Run | None:
     """Find the run whose weights ``run`` started from, which its config names as ``init`` (``run`` in an evaluation).
 
     The path is searched for among ``runs``, first as a whole and then by its last parts, in case the runs were moved
-    together, and finally on disk. For a revision, the run is returned as it was at that revision.
+    together, and finally, for a run that the user produced, on disk. For a revision, the run is returned as it was at
+    that revision.
     """
     reference = run.config.get("run" if run.command == "evaluate" else "init")
     if not reference:
@@ -48,7 +50,7 @@ def _run_at(path: str, run: Run, runs: Sequence[Run]) -> Run | None:
     matches = [other for other in runs if other.key != run.key and "/" in other.key and whole.endswith(f"/{other.key}")]
     if matches:
         return max(matches, key=lambda other: other.key.count("/"))
-    if target.is_absolute() and any((Path(path) / file).is_file() for file in RUN_FILES):
+    if target.is_absolute() and is_own(run.path) and any((Path(path) / file).is_file() for file in RUN_FILES):
         return read_run(Path(path), key="/".join(target.parts[-2:]))
     return None
 

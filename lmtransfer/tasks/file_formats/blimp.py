@@ -12,6 +12,7 @@ from typing import Any, Final, Literal
 
 from lmtransfer.data.files import find_file, plain_name, read_lines
 from lmtransfer.errors import DataError
+from lmtransfer.system import door
 from lmtransfer.system.safe_files import parse_json
 from lmtransfer.tasks.file_formats.json_document import JsonNode
 from lmtransfer.tasks.settings import HubSource, hub_access
@@ -193,6 +194,8 @@ def choice_files(folders: Sequence[Path]) -> dict[str, Path]:
         folders: paths to try; each is a folder or a single file, and may be missing.
     """
     for folder in folders:
+        if folder.exists():
+            door.check(folder)
         if folder.is_file():
             return {plain_name(folder).removesuffix(_SUFFIX): folder}
         siblings = folder.iterdir() if folder.is_dir() else ()

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 from typing_extensions import override
 
-from lmtransfer.config.types import LargeCount, Whole
+from lmtransfer.config.types import DataFile, LargeCount, Whole
 from lmtransfer.data.documents import Notes
 from lmtransfer.data.files import plain_name
 from lmtransfer.errors import ConfigError, DataError
@@ -36,7 +36,14 @@ from lmtransfer.tasks.file_formats.squad import (
 )
 from lmtransfer.tasks.heads import HeadSpec, SpanSpec, SpanTargets
 from lmtransfer.tasks.input_files import InputFile, LocatedExample, Reader, two_texts
-from lmtransfer.tasks.languages import PLACE, check_languages, file_lists, scores_by_language, with_languages
+from lmtransfer.tasks.languages import (
+    PLACE,
+    check_languages,
+    file_lists,
+    in_language,
+    scores_by_language,
+    with_languages,
+)
 from lmtransfer.tasks.metrics.question_answering import (
     coqa_questions,
     coqa_scores,
@@ -482,7 +489,7 @@ class CrossLingualQa(SpanQa):
         """
 
         languages: Sequence[str]
-        files: Mapping[str, str | Sequence[str] | None]
+        files: Mapping[str, DataFile | Sequence[DataFile] | None]
 
     settings: Settings
 
@@ -494,7 +501,7 @@ class CrossLingualQa(SpanQa):
         file_names: dict[str, list[str]] = {}
         for split, names in file_lists(files).items():
             pairs = [
-                (file.replace(PLACE, code or ""), code)
+                (file if code is None else in_language(file, code, key="task.languages"), code)
                 for file in names
                 for code in (self.languages if PLACE in file else (None,))
             ]

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from typing_extensions import override
 
-from lmtransfer.config.types import DropoutProb
+from lmtransfer.config.types import DataFile, DropoutProb
 from lmtransfer.data.documents import Notes
 from lmtransfer.data.tables import ColumnSpec
 from lmtransfer.errors import ConfigError, DataError
@@ -31,9 +31,9 @@ from lmtransfer.tasks.label_checks import (
     to_nfc,
 )
 from lmtransfer.tasks.languages import (
-    PLACE,
     check_languages,
     file_lists,
+    in_language,
     places_in_languages,
     scores_by_language,
     with_languages,
@@ -287,7 +287,7 @@ class CrossLingualClassification(TextClassification):
             label_aliases: alternative spellings of labels, such as ``{contradictory: contradiction}``.
         """
 
-        files: Mapping[str, str | Sequence[str] | None]
+        files: Mapping[str, DataFile | Sequence[DataFile] | None]
         language: str
         languages: Sequence[str]
         language_column: str
@@ -296,11 +296,11 @@ class CrossLingualClassification(TextClassification):
     settings: Settings
 
     def __init__(self, *, files: Mapping[str, str | Sequence[str] | None], language: str, **settings: Any) -> None:
-        lists = file_lists(files)
-        if any(PLACE in name for names in lists.values() for name in names) and not language.isalnum():
-            raise ConfigError(f"task.language={language} must be a language code, such as en")
-        in_language = {split: [name.replace(PLACE, language) for name in names] for split, names in lists.items()}
-        super().__init__(files=in_language, language=language, **settings)
+        own_files = {
+            split: [in_language(name, language, key="task.language") for name in names]
+            for split, names in file_lists(files).items()
+        }
+        super().__init__(files=own_files, language=language, **settings)
         self.languages = check_languages(self.settings.languages)
 
     def text_columns(self) -> TextColumns:

@@ -14,6 +14,7 @@ from scipy import stats
 from scipy.optimize import curve_fit
 from typing_extensions import TypedDict, override
 
+from lmtransfer.config.types import DataFolder
 from lmtransfer.errors import DataError
 from lmtransfer.system.safe_files import read_json
 from lmtransfer.tasks.metrics.scored_examples import Ratio, scored_examples
@@ -63,7 +64,7 @@ class AgeOfAcquisition(CompletionTask):
                 that contains the files is used.
         """
 
-        folder: str | Sequence[str]
+        folder: DataFolder | Sequence[DataFolder]
 
     settings: Settings
 

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from typing_extensions import override
 
-from lmtransfer.config.types import Count
+from lmtransfer.config.types import Count, DataFolder, HubName
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.tasks.file_formats.blimp import (
     FORMATS,
@@ -64,8 +64,8 @@ class CompletionChoice(CompletionTask):
         """
 
         format: FormatName
-        folder: str | Sequence[str]
-        hub: str | None = None
+        folder: DataFolder | Sequence[DataFolder]
+        hub: HubName | None = None
         subsets: Sequence[str] | None = None
         items_each: Count | None = None
         hidden: Literal["token", "rest_of_word"] = "token"

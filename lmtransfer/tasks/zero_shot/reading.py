@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 from typing_extensions import override
 
+from lmtransfer.config.types import DataFile
 from lmtransfer.errors import DataError
 from lmtransfer.tasks.metrics.scored_examples import Ratio, scored_examples
 from lmtransfer.tasks.zero_shot.task import Completion, CompletionScores, CompletionTask, Findings, Item, ModelFacts
@@ -68,7 +69,7 @@ class Reading(CompletionTask):
                 that exists is used.
         """
 
-        file: str | Sequence[str]
+        file: DataFile | Sequence[DataFile]
 
     settings: Settings
 

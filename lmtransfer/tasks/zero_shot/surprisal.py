@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from typing_extensions import override
 
+from lmtransfer.config.types import DataFile
 from lmtransfer.data.files import read_lines
 from lmtransfer.errors import DataError
 from lmtransfer.tasks.metrics.scored_examples import Ratio, ScoredExamples, scored_examples
@@ -54,7 +55,7 @@ class Surprisal(CompletionTask):
                 ``rest_of_word``, also the later tokens of its word.
         """
 
-        file: str
+        file: DataFile
         hidden: Literal["token", "rest_of_word"] = "token"
 
     settings: Settings

@@ -10,6 +10,7 @@ from scipy import stats
 from scipy.special import expit
 from typing_extensions import TypedDict, override
 
+from lmtransfer.config.types import DataFolder
 from lmtransfer.data.files import read_lines
 from lmtransfer.errors import DataError
 from lmtransfer.system.safe_files import parse_json
@@ -55,7 +56,7 @@ class WordFormPreference(CompletionTask):
                 several names, the first that exists is used.
         """
 
-        folder: str | Sequence[str]
+        folder: DataFolder | Sequence[DataFolder]
 
     settings: Settings
 

@@ -24,6 +24,7 @@ from annotated_types import Ge
 from typing_extensions import TypedDict
 
 from lmtransfer.errors import RunDirectoryError
+from lmtransfer.system import door
 from lmtransfer.system.printable import first_line
 from lmtransfer.system.safe_files import read_json
 from lmtransfer.training.trackers.base import Jsonl, Outcome, Service, ServiceRecord, TrackedRun, numbers_in
@@ -84,7 +85,8 @@ class CallThread:
                     return
                 function, self._call_start = self._calls[0], time.monotonic()
             try:
-                function()
+                with door.free_thread():
+                    function()
             except BaseException as error:  # shown by `problem`; some libraries raise SystemExit
                 self._error = error
             with self._changed:

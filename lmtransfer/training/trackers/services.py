@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from lmtransfer.config.types import Address, HubName
 from lmtransfer.errors import TrainingError
 from lmtransfer.system.optional import import_optional
 from lmtransfer.system.printable import short_path
@@ -35,7 +36,7 @@ class MLflow(Service):
 
     needs_packages = ("mlflow",)
 
-    def __init__(self, *, project: str = "lmtransfer", uri: str | None = None) -> None:
+    def __init__(self, *, project: str = "lmtransfer", uri: Address | None = None) -> None:
         self.project, self.uri = project, uri
 
     def begin(self, run: TrackedRun, *, record: str | None, step: int) -> ServiceRecord:
@@ -152,7 +153,7 @@ class Trackio(Service):
 
     needs_packages = ("trackio",)
 
-    def __init__(self, *, project: str = "lmtransfer", space: str | None = None) -> None:
+    def __init__(self, *, project: str = "lmtransfer", space: HubName | None = None) -> None:
         self.project, self.space = project, space
 
     def begin(self, run: TrackedRun, *, record: str | None, step: int) -> ServiceRecord:

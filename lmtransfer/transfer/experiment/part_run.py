@@ -22,7 +22,7 @@ from lmtransfer.runs.result import SeedResult
 from lmtransfer.runs.run_directory import RunDirectory, versions
 from lmtransfer.runs.saved_run import SavedRun, new_encoder
 from lmtransfer.runs.tracking import open_trackers
-from lmtransfer.runs.trust import mark_as_own, restrict_task, strip_data
+from lmtransfer.runs.trust import check_named, mark_as_own
 from lmtransfer.system.machine import naming
 from lmtransfer.tasks.base import Task
 from lmtransfer.tasks.metrics.scored_examples import Predictions
@@ -227,22 +227,19 @@ def write_run_files(directory: RunDirectory, settings: TransferSettings, setting
     origin = {"init": setting.origin} if setting.origin else {}
     directory.write_versions(versions(data={"tokenizer": setting.tokenizer.fingerprint, **origin}))
     directory.write_config(settings.plain())
-    mark_as_own(directory)
+    mark_as_own(directory.path)
 
 
 def task_of(saved: SavedRun, *, node: Node[Task] | None = None, data_root: str | None = None) -> Task:
-    """Return the task of ``node``, by default the run's own task (without data if the run is not trusted)."""
+    """Return the task of ``node``, by default the run's own task."""
     own: Node[Task] = saved.component("task", "data_root", "cache_dir")
-    if not saved.trusted:
-        return (node or Node(strip_data(own.values))).build(data_root=data_root, cache_dir=None)
-    root = data_root or saved.data_root
-    return (node or own).build(data_root=root, cache_dir=saved.config.get("cache_dir"))
+    return (node or own).build(data_root=data_root or saved.data_root, cache_dir=saved.cache_dir)
 
 
 def task_to_answer(saved: SavedRun, *, node: Node[Task] | None, data_root: str | None) -> Task:
     """Return the task whose split is predicted: the user's choice, or the run's own task."""
     if node is None and not saved.trusted:
-        node = Node(restrict_task(saved.config["task"], saved.directory, data_root=data_root))
+        check_named(saved.config["task"], "task", saved.path, data_root=data_root)
     return task_of(saved, node=node, data_root=data_root)
 
 
