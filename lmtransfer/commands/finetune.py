@@ -100,7 +100,10 @@ def transfer(settings: TransferSettings, *, command: str) -> Path:
         starts, settings = build_settings(settings, source, hardware=hardware, console=console)
         if (part := settings.part) is not None:
             directory = RunDirectory.open(run)
-            settings = _with_control_of(settings, directory.read_config())
+            started = directory.read_config()
+            of_command = ("output_root", "jobs", "cluster", "part", "resume")  # the words of the job set these
+            own: dict[str, Any] = {key: started[key] for key in of_command if key in started}
+            settings = _with_control_of(settings.model_copy(update=own), started)
             Experiment(command, settings, starts, directory, console).train(part)
             return directory.path
         directory = RunDirectory.create(settings.output_root, command, name, resume=resume)

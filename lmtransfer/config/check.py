@@ -96,9 +96,12 @@ class _Reader:
                 return self._several(value, inner, where)
         if not is_broken(value):
             try:
-                return validate(value, annotation)
+                converted = validate(value, annotation)
             except Misfit as misfit:
                 self.problems[join(where, *misfit.where)] = str(misfit)
+                return None
+            is_whole = isinstance(value, float) and isinstance(converted, int)  # 1e3; all else stays as it was written
+            return converted if is_whole else value
         return None
 
     def _group_value(self, kind: type[Settings], value: Any, known: Any, where: str) -> Settings | None:

@@ -14,7 +14,10 @@ from lmtransfer.errors import ConfigError
 
 
 def is_component(annotation: Any) -> bool:
-    return any(name in str(annotation) for name in ("component.Node[", "settings.PhaseSettings"))
+    return any(
+        name in str(annotation)
+        for name in ("component.Node[", "settings.PhaseSettings", "settings.ObjectiveSettings | None")
+    )
 
 
 def test_settings_are_read_with_their_types() -> None:
