@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from omegaconf import DictConfig, OmegaConf
-
-from lmtransfer.config.check import check
+from lmtransfer.config.settings import CompareSettings
 from lmtransfer.reporting.comparison.comparison import add_margin
 from lmtransfer.reporting.comparison.page import print_comparison, write_comparison
 from lmtransfer.reporting.comparison.pretraining import compare_pretrainings
@@ -15,17 +13,15 @@ from lmtransfer.reporting.comparison.task import compare_sides
 from lmtransfer.reporting.table import report_console
 
 
-def run(cfg: DictConfig) -> Path:
+def run(settings: CompareSettings) -> Path:
     """Read both sides, print the comparison, and write its page."""
-    check(cfg, primary="compare")
-    runs = [str(path) for path in cfg.runs] if OmegaConf.is_list(cfg.runs) else [str(cfg.runs)]
-    one, other = read_sides(runs)
-    comparison = add_margin(
-        (compare_pretrainings if one.first.is_pretraining else compare_sides)(one, other), cfg.margin
-    )
+    one, other = read_sides([settings.runs] if isinstance(settings.runs, str) else settings.runs)
+    compare = compare_pretrainings if one.first.is_pretraining else compare_sides
+    comparison = add_margin(compare(one, other), settings.margin)
     console = report_console()
-    print_comparison(comparison, console, most=cfg.most)
-    path = write_comparison(comparison, None if cfg.to is None else Path(str(cfg.to)).expanduser(), most=cfg.most)
+    print_comparison(comparison, console, most=settings.most)
+    folder = None if settings.to is None else Path(settings.to).expanduser()
+    path = write_comparison(comparison, folder, most=settings.most)
     content = "everything" if comparison.flips is None else "all flipped examples"
     console.print(f"Page, with {content} in a .json file next to it: {path}", markup=False, soft_wrap=True)
     return path.parent

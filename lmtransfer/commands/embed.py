@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import time
-from typing import Any, cast
 
-from omegaconf import DictConfig, OmegaConf
-
-from lmtransfer.config.check import check
+from lmtransfer.config.settings import EmbedSettings
 from lmtransfer.data.documents import Notes
 from lmtransfer.data.tables import delimiter_of
 from lmtransfer.errors import ConfigError
@@ -21,51 +18,58 @@ from lmtransfer.tasks.text.files import TextReader
 from lmtransfer.transfer.embedder import VectorChoice, open_embedder, open_run_to_embed
 
 
-def run(cfg: DictConfig) -> None:
+def run(settings: EmbedSettings) -> None:
     """Embed the texts."""
-    check(cfg, primary="embed")
-    plain = cast("dict[str, Any]", OmegaConf.to_container(cfg, resolve=True))
-    choice = VectorChoice.of(layers=plain["layers"], pooling=plain["pooling"])
-    _check_choices(cfg)
-    path = check_output_path(str(cfg.output), overwrite=cfg.overwrite)
-    source = find_input(str(cfg.input))
-    source.check_distinct_from(str(cfg.output))
+    choice = VectorChoice.of(layers=settings.layers, pooling=settings.pooling)
+    _check_choices(settings)
+    path = check_output_path(settings.output, overwrite=settings.overwrite)
+    source = find_input(settings.input)
+    source.check_distinct_from(settings.output)
     console, notes, start_time = Console(stderr=True, highlight=False), Notes(), time.monotonic()
-    file_format = input_format(cfg.format, source, TextReader("embed", owner="embed"), notes)
-    delimiter = delimiter_of(cfg.delimiter, "delimiter")
-    saved = open_run_to_embed(str(cfg.run), trust=cfg.trust)
+    file_format = input_format(settings.format, source, TextReader("embed", owner="embed"), notes)
+    delimiter = delimiter_of(settings.delimiter, "delimiter")
+    saved = open_run_to_embed(settings.run, trust=settings.trust)
     if saved.path.name.startswith("seed-"):
         console.print(f"embedding with {saved.path.name}, one of several seeds", soft_wrap=True)
-    embedder = open_embedder(saved, choice, hardware=eager_hardware(cfg), max_length=cfg.max_length)
+    hardware = eager_hardware(settings.hardware)
+    embedder = open_embedder(saved, choice, hardware=hardware, max_length=settings.max_length)
     if saved.config.get("vectors") and choice.layers is None and choice.pooling is None:
         length = ", scaled to length 1" if embedder.normalise else ""
         how = f"{embedder.method}, texts of at most {embedder.max_length} tokens{length}"
         console.print(f"computing vectors as the publisher does: {how}", soft_wrap=True)
-    reading = {key: plain[key] for key in ("text_column", "encoding_errors", "group")}
-    rows = open_rows(source, file_format, notes, delimiter=delimiter, **reading)
+    rows = open_rows(
+        source,
+        file_format,
+        notes,
+        text_column=settings.text_column,
+        delimiter=delimiter,
+        encoding_errors=settings.encoding_errors,
+        group=settings.group,
+    )
     with console.status(f"reading {rows.name}") as status:
         count = embed_rows(
             rows,
             embedder,
             path,
             notes,
-            standardise=cfg.standardise,
-            normalise=cfg.normalise,
-            vector_column=str(cfg.vector_column),
+            standardise=settings.standardise,
+            normalise=settings.normalise,
+            vector_column=settings.vector_column,
             progress=lambda num: status.update(f"{num:,} texts"),
         )
     for kind, num in notes.counts.items():
         console.print(f"{num:,} {kind} (first: {notes.first[kind]})", soft_wrap=True)
     seconds = time.monotonic() - start_time
-    console.print(f"{count:,} vectors of {embedder.dim:,} dimensions in {cfg.output}, {seconds:.1f} s", soft_wrap=True)
+    summary = f"{count:,} vectors of {embedder.dim:,} dimensions in {settings.output}, {seconds:.1f} s"
+    console.print(summary, soft_wrap=True)
 
 
-def _check_choices(cfg: DictConfig) -> None:
+def _check_choices(settings: EmbedSettings) -> None:
     problems = []
-    if not str(cfg.vector_column or "").strip():
+    if not settings.vector_column.strip():
         problems.append("vector_column is empty: set the name of the column for the vectors")
     if ranks.world_size() > 1:
         problems.append("embed runs in one process: start it without torchrun")
     if problems:
         raise ConfigError(problems)
-    check_ending(str(cfg.output))
+    check_ending(settings.output)

@@ -6,14 +6,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from omegaconf import DictConfig, OmegaConf, open_dict
-
-from lmtransfer.config.check import check
-from lmtransfer.config.component import resolve
-from lmtransfer.config.plain import literal
-from lmtransfer.config.short_forms import expand_parts
+from lmtransfer.config.settings import EvaluateSettings
 from lmtransfer.config.sweep_names import in_sweep, sweep_name
 from lmtransfer.errors import ConfigError, LmtransferError
 from lmtransfer.inference.zero_shot import evaluate_zero_shot
@@ -44,32 +39,29 @@ from lmtransfer.transfer.scoring import evaluate
 _OF_TEXT = ("memory_lengths", "segment_length", "clamp_length", "same_length")
 
 
-def run(cfg: DictConfig) -> Path:
+def run(settings: EvaluateSettings) -> Path:
     """Score the run and write a run directory.
 
     Returns:
         The run directory.
     """
-    expand_parts(cfg)
-    data = {"data_root", "cache_dir"}
-    check(cfg, primary="evaluate", nodes={group: data for group in ("task", "corpus") if cfg.get(group) is not None})
-    if cfg.get("task") is not None and issubclass(resolve(cfg.task["_target_"], key="task"), TaskWithoutHead):
-        return evaluate_zero_shot(cfg)
-    for key in ("revisions", "control"):
-        if cfg[key]:
-            raise ConfigError(f"{key}={cfg[key]} is only for tasks without training, such as task=blimp; leave it out")
-    return _evaluate_pretraining(cfg) if is_pretrained(cfg.run) else _evaluate_trained(cfg)
+    if settings.task is not None and issubclass(settings.task.cls, TaskWithoutHead):
+        return evaluate_zero_shot(settings, settings.task)
+    for key, value in settings.chosen("revisions", "control").items():
+        raise ConfigError(f"{key}={value} is only for tasks without training, such as task=blimp; leave it out")
+    return _evaluate_pretraining(settings) if is_pretrained(settings.run) else _evaluate_trained(settings)
 
 
-def _evaluate_pretraining(cfg: DictConfig) -> Path:
+def _evaluate_pretraining(settings: EvaluateSettings) -> Path:
     """Measure the losses of a pretraining run, which has no task head."""
-    if cfg.get("task") is not None:
+    if settings.task is not None:
+        run, task = settings.run, settings.task.get("name")
         raise ConfigError(
-            f"run={cfg.run}: a pretraining run has no head for task={cfg.task.name}; train one (lmtransfer finetune "
-            f"init={cfg.run} task={cfg.task.name}), leave task= out to measure the losses, or give a task that needs "
-            "no head (task=blimp, task=sts_zero_shot)"
+            f"run={run}: a pretraining run has no head for task={task}; train one (lmtransfer finetune init={run} "
+            f"task={task}), leave task= out to measure the losses, or give a task that needs no head (task=blimp, "
+            "task=sts_zero_shot)"
         )
-    return evaluate_pretrained(cfg)
+    return evaluate_pretrained(settings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,39 +81,31 @@ class _Scoring:
     hardware: Hardware
 
 
-def _evaluate_trained(cfg: DictConfig) -> Path:
-    """Score a run with a task head and write a run directory.
-
-    Args:
-        cfg: the checked config of ``evaluate``; its ``run`` has a head.
-
-    Returns:
-        The run directory.
-    """
-    if cfg.get("corpus") is not None:
-        raise ConfigError(f"corpus: run={cfg.run} has a task head, and is scored on the task's data: leave corpus out")
-    idle = [key for key in _OF_TEXT if cfg[key]]
+def _evaluate_trained(settings: EvaluateSettings) -> Path:
+    """Score a run with a task head and write a run directory."""
+    if settings.corpus is not None:
+        raise ConfigError(
+            f"corpus: run={settings.run} has a task head, and is scored on the task's data: leave corpus out"
+        )
+    idle = settings.chosen(*_OF_TEXT)
     if idle:
-        raise ConfigError([f"{key}={cfg[key]} is only for pretraining runs; leave it out" for key in idle])
-    own_task = cfg.get("task") is None
-    members, controls, parent = _members(cfg.run, trust=cfg.trust)
-    hardware = eager_hardware(cfg)
-    task = task_to_answer(members[0], node=cfg.get("task"), data_root=cfg.data_root)
+        raise ConfigError([f"{key}={value} is only for pretraining runs; leave it out" for key, value in idle.items()])
+    own_task = settings.task is None
+    members, controls, parent = _members(settings.run, trust=settings.trust)
+    hardware = eager_hardware(settings.hardware)
+    task = task_to_answer(members[0], node=settings.task, data_root=settings.data_root)
     with process_group.join(hardware.wait_seconds):
         console = Console(highlight=False, quiet=not process_group.is_main())
-        scoring = _Scoring(task, cfg.split, task.examples(cfg.split), hardware)
+        scoring = _Scoring(task, settings.split, task.examples(settings.split), hardware)
         scored = [_score(member, scoring) for member in [*members, *controls]]
         results = [result for result, _ in scored[: len(members)]]
         for line in [*task_notes(task), *_notes(members[0], scoring, results[0], own_task=own_task)]:
             console.print(f"note: {line}", markup=False, soft_wrap=True)
         control_results = [result for result, _ in scored[len(members) :]]
-        with open_dict(cfg):
-            cfg.run = literal(str(parent))
-            if own_task:
-                cfg.task = literal(members[0].config["task"])
-        name = sweep_name(cfg.name or _default_name(parent, task.name, cfg.split, own_task=own_task))
-        directory = RunDirectory.create(cfg.output_root, "evaluate", name, resume=cfg.overwrite or in_sweep())
-        directory.write_config(cast("dict[str, Any]", OmegaConf.to_container(cfg, resolve=True)))
+        name = sweep_name(settings.name or _default_name(parent, task.name, settings.split, own_task=own_task))
+        directory = RunDirectory.create(settings.output_root, "evaluate", name, resume=settings.overwrite or in_sweep())
+        resolved = {"run": str(parent), "task": settings.task or members[0].component("task", "data_root", "cache_dir")}
+        directory.write_config(settings.model_copy(update=resolved).plain())
         directory.write_versions(versions())
         predictions = [replace(one, is_control=place >= len(members)) for place, (_, one) in enumerate(scored) if one]
         result = _joint(results, control_results, members[0], scoring, predictions)

@@ -9,10 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from omegaconf import DictConfig, OmegaConf
-
-from lmtransfer.config.check import check
 from lmtransfer.config.revisions import babylm_name, count_text, split_revision, with_revision
+from lmtransfer.config.settings import ExportSettings
 from lmtransfer.errors import ConfigError, HubError, RunDirectoryError
 from lmtransfer.interop.exporting.babylm import build_submission
 from lmtransfer.interop.exporting.card import CardSettings
@@ -30,7 +28,7 @@ _RUN, _BABYLM = "run", "babylm"
 _MAX_NAMES = 12
 
 
-def run(cfg: DictConfig) -> Path | None:
+def run(settings: ExportSettings) -> Path | None:
     """Write the folder and upload it.
 
     Returns:
@@ -42,34 +40,34 @@ def run(cfg: DictConfig) -> Path | None:
         CheckpointError: the format cannot hold the run's model, or the export does not reproduce the run.
         HubError: the hub refuses the upload, or does not answer.
     """
-    check(cfg, primary="export")
-    _check_choices(cfg)
-    if cfg.format == _BABYLM:
-        return _export_submission(cfg)
-    parts = _parts_of(str(cfg.run), revisions=cfg.revisions, branch=str(cfg.hub.branch))
+    _check_choices(settings)
+    if settings.format == _BABYLM:
+        return _export_submission(settings)
+    parts = _parts_of(settings.run, revisions=settings.revisions, branch=settings.hub.branch)
     target = None
-    if cfg.push is not None:
-        target = Target(name=str(cfg.push), private=cfg.hub.private, overwrite=cfg.overwrite)
-    folder = _folder(cfg)
+    if settings.push is not None:
+        target = Target(name=settings.push, private=settings.hub.private, overwrite=settings.overwrite)
+    folder = _folder(settings)
     if folder is not None:
         for part in parts:
-            check_place(folder / part.folder, overwrite=cfg.overwrite)
-    if target is not None and not cfg.dry_run:
+            check_place(folder / part.folder, overwrite=settings.overwrite)
+    if target is not None and not settings.dry_run:
         target.check([part.branch for part in parts])
     console = Console(highlight=False)
     with _root(folder) as root:
-        notes = dict.fromkeys(line for part in parts for line in _write(cfg, part, root / part.folder))
-        for line in (*notes, *_after(cfg, target, parts, root, local_copy=folder)):
+        notes = dict.fromkeys(line for part in parts for line in _write(settings, part, root / part.folder))
+        for line in (*notes, *_after(settings, target, parts, root, local_copy=folder)):
             console.print(line, markup=False, soft_wrap=True)
     return folder
 
 
-def _export_submission(cfg: DictConfig) -> Path:
+def _export_submission(settings: ExportSettings) -> Path:
     """Write the submission file and the form of the BabyLM challenge."""
-    directory = run_folder(str(cfg.run), key="run")
-    submission = build_submission(directory, Path(str(cfg.results or "runs")).expanduser())
-    folder = Path(str(cfg.to)).expanduser().resolve()
-    with export_folder(folder, overwrite=cfg.overwrite) as staged:
+    directory = run_folder(settings.run, key="run")
+    submission = build_submission(directory, Path(settings.results or "runs").expanduser())
+    assert settings.to is not None  # checked
+    folder = Path(settings.to).expanduser().resolve()
+    with export_folder(folder, overwrite=settings.overwrite) as staged:
         submission.write(staged)
     console = Console(highlight=False)
     if submission.problems:
@@ -120,13 +118,13 @@ def _parts_of(run: str, *, revisions: bool | Literal["babylm"], branch: str) -> 
     return parts
 
 
-def _folder(cfg: DictConfig) -> Path | None:
+def _folder(settings: ExportSettings) -> Path | None:
     """Return the folder that the user named, if any."""
-    if cfg.to is None:
+    if settings.to is None:
         return None
-    if str(cfg.to) == "onnx":
-        return run_folder(str(cfg.run), key="run").path / "onnx"
-    return Path(str(cfg.to)).expanduser().resolve()
+    if settings.to == "onnx":
+        return run_folder(settings.run, key="run").path / "onnx"
+    return Path(settings.to).expanduser().resolve()
 
 
 @contextmanager
@@ -139,54 +137,55 @@ def _root(folder: Path | None) -> Iterator[Path]:
         yield Path(temporary) / "export"
 
 
-def _write(cfg: DictConfig, part: _Part, folder: Path) -> list[str]:
+def _write(settings: ExportSettings, part: _Part, folder: Path) -> list[str]:
     """Write one part and return lines that describe the checks."""
-    if cfg.format == _RUN:
+    if settings.format == _RUN:
         directory = run_folder(part.run, key="run")
-        place = folder.name if cfg.push is None else str(cfg.push)
-        with export_folder(folder, overwrite=cfg.overwrite) as staged:
-            write_run(directory, staged, name=cfg.name or directory.path.name, place=place, on_hub=cfg.push is not None)
+        place = folder.name if settings.push is None else settings.push
+        with export_folder(folder, overwrite=settings.overwrite) as staged:
+            name = settings.name or directory.path.name
+            write_run(directory, staged, name=name, place=place, on_hub=settings.push is not None)
         return ["note: config.yaml and versions.json name folders and hardware of this machine"]
     load_arguments = f'"{folder.name}"'
-    if cfg.push is not None:
-        load_arguments = f'"{cfg.push}"' + (f', revision="{part.branch}"' if part.branch != MAIN else "")
+    if settings.push is not None:
+        load_arguments = f'"{settings.push}"' + (f', revision="{part.branch}"' if part.branch != MAIN else "")
     return write_model(
         part.run,
         folder,
         form=FormSettings(
-            name="onnx" if cfg.to == "onnx" else cfg.format,
-            base=cfg.base,
-            pooling=cfg.pooling,
-            normalise=cfg.normalise,
-            export_name=str(cfg.to if cfg.push is None else cfg.push),
+            name="onnx" if settings.to == "onnx" else settings.format,
+            base=settings.base,
+            pooling=settings.pooling,
+            normalise=settings.normalise,
+            export_name=settings.push or settings.to or "",
         ),
-        checkpoint=cfg.checkpoint,
-        overwrite=cfg.overwrite,
-        data_root=cfg.data_root,
+        checkpoint=settings.checkpoint,
+        overwrite=settings.overwrite,
+        data_root=settings.data_root,
         card=CardSettings(
-            name=cfg.name,
-            license=cfg.license,
-            languages=_languages(cfg),
-            other_runs=[] if cfg.results is None else collect(Path(str(cfg.results)).expanduser()),
+            name=settings.name,
+            license=settings.license,
+            languages=_languages(settings.language),
+            other_runs=[] if settings.results is None else collect(Path(settings.results).expanduser()),
             load_arguments=load_arguments,
-            on_hub=cfg.push is not None,
-            base=cfg.base,
+            on_hub=settings.push is not None,
+            base=settings.base,
         ),
     )
 
 
 def _after(
-    cfg: DictConfig, target: Target | None, parts: list[_Part], root: Path, *, local_copy: Path | None
+    settings: ExportSettings, target: Target | None, parts: list[_Part], root: Path, *, local_copy: Path | None
 ) -> Iterator[str]:
     """Upload the parts, if requested, and yield lines on the written files and the upload."""
     if local_copy is not None:
         yield f"written to {short_path(local_copy)}: {_names(root, parts)}"
-    if target is not None and cfg.dry_run:
+    if target is not None and settings.dry_run:
         yield from _describe_upload(target, parts, root)
     elif target is not None:
-        name = cfg.name or split_revision(str(cfg.run))[0].rstrip("/").rpartition("/")[2]
-        yield from _upload(target, parts, root, message=cfg.hub.message or f"Upload {name}", local_copy=local_copy)
-        if cfg.format == _RUN:
+        name = settings.name or split_revision(settings.run)[0].rstrip("/").rpartition("/")[2]
+        yield from _upload(target, parts, root, message=settings.hub.message or f"Upload {name}", local_copy=local_copy)
+        if settings.format == _RUN:
             yield f"to continue the run elsewhere: lmtransfer import source={target.name}"
 
 
@@ -230,54 +229,56 @@ def _names(root: Path, parts: list[_Part]) -> str:
     return ", ".join(names) if len(names) <= _MAX_NAMES else f"{len(names)} files"
 
 
-def _languages(cfg: DictConfig) -> list[str]:
-    languages = cfg.language if OmegaConf.is_list(cfg.language) else [cfg.language]
-    return [language for language in languages if language is not None]
+def _languages(languages: str | Sequence[str] | None) -> Sequence[str]:
+    return [languages] if isinstance(languages, str) else languages or ()
 
 
-def _check_choices(cfg: DictConfig) -> None:
+def _check_choices(settings: ExportSettings) -> None:
     """Check everything that depends only on the settings."""
     problems = []
-    if cfg.base is not None and cfg.format != ADAPTER:
-        problems.append(f"base={cfg.base}: only format=adapter uses a base; leave base out, or choose that format")
-    if cfg.base is not None and not Path(str(cfg.base)).expanduser().is_dir():
-        problems.append(f"base={cfg.base}: no such folder; give the folder of the exported base, or leave it out")
-    if str(cfg.to) == "onnx" and cfg.format not in ("auto", "onnx"):
+    if settings.base is not None and settings.format != ADAPTER:
+        problems.append(f"base={settings.base}: only format=adapter uses a base; leave base out, or choose that format")
+    if settings.base is not None and not Path(settings.base).expanduser().is_dir():
+        problems.append(f"base={settings.base}: no such folder; give the folder of the exported base, or leave it out")
+    if settings.to == "onnx" and settings.format not in ("auto", "onnx"):
         problems.append(
-            f"format={cfg.format}: to=onnx always writes ONNX; leave format out, or give a folder, such as to=./onnx"
+            f"format={settings.format}: to=onnx always writes ONNX; leave format out, or give a folder, such as "
+            "to=./onnx"
         )
-    if cfg.format == _RUN and (cfg.checkpoint is not None or cfg.revisions):
+    if settings.format == _RUN and (settings.checkpoint is not None or settings.revisions):
         problems.append("format=run exports all checkpoints and revisions: leave checkpoint and revisions out")
-    if cfg.format != VECTORS:
+    if settings.format != VECTORS:
         problems += [
-            f"{choice}: only format={VECTORS} stores how vectors are computed; choose that format, or leave {key} out"
-            for key, choice in (("pooling", f"pooling={cfg.pooling}"), ("normalise", "normalise=true"))
-            if cfg[key]
+            f"{key}={str(value).lower()}: only format={VECTORS} stores how vectors are computed; choose that format, "
+            f"or leave {key} out"
+            for key, value in settings.chosen("pooling", "normalise").items()
         ]
-    if cfg.results is not None and not Path(str(cfg.results)).expanduser().is_dir():
-        problems.append(f"results={cfg.results}: no such folder; give the folder that holds your runs, such as runs/")
-    if cfg.format == _BABYLM and (
-        cfg.to is None or cfg.push is not None or cfg.revisions or cfg.checkpoint is not None
+    if settings.results is not None and not Path(settings.results).expanduser().is_dir():
+        problems.append(
+            f"results={settings.results}: no such folder; give the folder that holds your runs, such as runs/"
+        )
+    if settings.format == _BABYLM and (
+        settings.to is None or settings.push is not None or settings.revisions or settings.checkpoint is not None
     ):
         problems.append("format=babylm writes a folder: set to=<folder>, and leave push, revisions and checkpoint out")
-    problems += _push_problems(cfg)
+    problems += _push_problems(settings)
     if ranks.world_size() > 1:
         problems.append("export runs in one process: start it without torchrun")
     if problems:
         raise ConfigError(problems)
 
 
-def _push_problems(cfg: DictConfig) -> list[str]:
+def _push_problems(settings: ExportSettings) -> list[str]:
     """Return the problems with the upload settings."""
     problems = []
-    if cfg.push is None and cfg.to is None:
+    if settings.push is None and settings.to is None:
         problems.append(
             "nowhere to export to: set a folder (to=<folder>), or a repository on the hub (push=owner/name)"
         )
-    if cfg.push is None and cfg.dry_run:
+    if settings.push is None and settings.dry_run:
         problems.append("dry_run=true lists what an upload would send: set push=owner/name")
-    if cfg.push is not None and (problem := name_problem(str(cfg.push))):
-        problems.append(f"push={cfg.push}: {problem}")
-    if problem := branch_problem(str(cfg.hub.branch)):
-        problems.append(f"hub.branch={cfg.hub.branch}: {problem}")
+    if settings.push is not None and (problem := name_problem(settings.push)):
+        problems.append(f"push={settings.push}: {problem}")
+    if problem := branch_problem(settings.hub.branch):
+        problems.append(f"hub.branch={settings.hub.branch}: {problem}")
     return problems

@@ -7,9 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig
-
-from lmtransfer.config.check import check
+from lmtransfer.config.settings import ImportSettings
 from lmtransfer.config.sweep_names import sweep_name
 from lmtransfer.errors import ConfigError
 from lmtransfer.interop.importing import import_summary, next_lines, read_imported_model, write_imported_model
@@ -21,21 +19,20 @@ from lmtransfer.system.durable import staged_folder
 from lmtransfer.system.printable import short_path
 
 
-def run(cfg: DictConfig) -> Path:
+def run(settings: ImportSettings) -> Path:
     """Import a checkpoint, or copy a run, completely or not at all."""
-    check(cfg, primary="import")
     if ranks.world_size() > 1:
         raise ConfigError("import runs in one process: start it without torchrun")
-    folder = find_published(str(cfg.source), key="source")
+    folder = find_published(settings.source, key="source")
     if folder.is_run:
-        return _copy_run(cfg, folder.path)
-    name = sweep_name(str(cfg.name or folder.name))
-    words = None if cfg.tokenizer.add is None else Path(str(cfg.tokenizer.add)).expanduser().absolute()
+        return _copy_run(settings, folder.path)
+    name = sweep_name(settings.name or folder.name)
+    words = None if settings.tokenizer.add is None else Path(settings.tokenizer.add).expanduser().absolute()
     directory = None
-    if (Path(cfg.output_root) / "import" / name).exists():
-        directory = RunDirectory.create(cfg.output_root, "import", name)  # fails here, before the weights are read
+    if (Path(settings.output_root) / "import" / name).exists():
+        directory = RunDirectory.create(settings.output_root, "import", name)  # fails here, before the weights are read
     imported = read_imported_model(folder, words=words)
-    directory = directory or RunDirectory.create(cfg.output_root, "import", name)
+    directory = directory or RunDirectory.create(settings.output_root, "import", name)
     with staged_folder(directory.path) as staged:
         write_imported_model(imported, RunDirectory(staged), name=name, words=words)
     console = Console(highlight=False)
@@ -47,14 +44,14 @@ def run(cfg: DictConfig) -> Path:
 _COMMANDS = ("pretrain", "import", "probe", "finetune")
 
 
-def _copy_run(cfg: DictConfig, folder: Path) -> Path:
+def _copy_run(settings: ImportSettings, folder: Path) -> Path:
     """Copy an lmtransfer run to the folder in which the command that started the run looks for it."""
-    if cfg.tokenizer.add is not None:
+    if settings.tokenizer.add is not None:
         raise ConfigError("tokenizer.add: source is an lmtransfer run, which is copied unchanged; leave this key out")
     source = RunDirectory.open(folder)
     config = source.read_config()
-    name = config.get("name") or folder.name if cfg.name is None else sweep_name(str(cfg.name))
-    run = RunDirectory.create(Path(cfg.output_root), _command_of(source, config), name)
+    name = config.get("name") or folder.name if settings.name is None else sweep_name(settings.name)
+    run = RunDirectory.create(Path(settings.output_root), _command_of(source, config), name)
     with staged_folder(run.path) as staged:
         shutil.copytree(source.path, staged, ignore=_names_to_skip, dirs_exist_ok=True)
     path = short_path(run.path)

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from omegaconf import DictConfig
-
-from lmtransfer.config.check import check
+from lmtransfer.config.settings import InspectSettings
 from lmtransfer.inference.inspection.pretraining import inspect_pretraining
 from lmtransfer.inference.inspection.task import inspect_task
 from lmtransfer.pretraining.checks import check_pretraining
 from lmtransfer.system.console import Console
 
 
-def run(cfg: DictConfig) -> None:
+def run(settings: InspectSettings) -> None:
     """Print the full report; nothing is written to disk except the corpus cache."""
     console = Console(highlight=False)
-    if cfg.get("task") is not None:
-        check(cfg, primary="inspect", nodes={"task": {"data_root", "cache_dir"}})
-        inspect_task(cfg, console)
-        return
-    check_pretraining(cfg, primary="inspect")
-    inspect_pretraining(cfg, console)
+    if settings.task is not None:
+        inspect_task(settings, settings.task, console)
+    else:
+        inspect_pretraining(check_pretraining(settings), console)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from omegaconf import DictConfig, ListConfig
+from collections.abc import Sequence
+
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
 from lmtransfer.config import paths
-from lmtransfer.config.check import check
 from lmtransfer.config.command_help import summary
-from lmtransfer.config.config_files import config_folders
 from lmtransfer.config.nearest import hint
+from lmtransfer.config.settings import ListSettings
 from lmtransfer.errors import ConfigError
 from lmtransfer.system.console import Console
 
@@ -34,12 +34,11 @@ KINDS = {
 }
 
 
-def run(cfg: DictConfig) -> None:
+def run(settings: ListSettings) -> None:
     """Print a table for each requested kind."""
-    check(cfg, primary="list")
-    folders = config_folders()
+    folders = settings.config_folders
     console = Console()
-    for kind in _chosen_kinds(cfg.what):
+    for kind in _chosen_kinds(settings.what):
         group = KINDS[kind]
         table = Table(title=f"{kind} ({group}=<name>)", title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
         table.add_column("name", no_wrap=True)
@@ -51,8 +50,8 @@ def run(cfg: DictConfig) -> None:
             console.print(table)
 
 
-def _chosen_kinds(what: object) -> list[str]:
-    names = [str(name) for name in what] if isinstance(what, ListConfig) else str(what).split(",")
+def _chosen_kinds(what: str | Sequence[str]) -> list[str]:
+    names = what.split(",") if isinstance(what, str) else list(what)
     if names == ["all"]:
         return list(KINDS)
     by_group = {group: kind for kind, group in KINDS.items()}

@@ -7,9 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from omegaconf import DictConfig
-
-from lmtransfer.config.check import check
+from lmtransfer.config.settings import PredictSettings
 from lmtransfer.data.documents import Notes
 from lmtransfer.data.tables import delimiter_of
 from lmtransfer.errors import ConfigError
@@ -27,101 +25,113 @@ from lmtransfer.tasks.input_files import Reader
 from lmtransfer.tasks.text.files import TextReader
 from lmtransfer.transfer.experiment.part_run import task_of, task_to_answer
 
-_SOURCES = ("input", "text", "split")
 _COLUMNS = ("text_column", "text_pair_column", "id_column")
 
 
-def run(cfg: DictConfig, *, write: Write | None = None) -> None:
+def run(settings: PredictSettings, *, write: Write | None = None) -> None:
     """Predict; predictions go to ``output``, everything else to standard error."""
-    check(cfg, primary="predict", nodes={} if cfg.get("task") is None else {"task": {"data_root", "cache_dir"}})
-    _check_choices(cfg)
+    _check_choices(settings)
     console, notes, start_time = Console(stderr=True, highlight=False), Notes(), time.monotonic()
-    if is_pretrained(cfg.run):
-        _check_fill_mask(cfg)
-        runs, task = [open_saved(cfg.run, key="run", trust=cfg.trust)], None
+    if is_pretrained(settings.run):
+        _check_fill_mask(settings)
+        runs, task = [open_saved(settings.run, key="run", trust=settings.trust)], None
     else:
-        runs = open_runs(cfg.run, ensemble=cfg.ensemble, trust=cfg.trust)
-        find = task_of if cfg.split is None else task_to_answer
-        task = find(runs[0], node=cfg.get("task"), data_root=cfg.data_root)
+        runs = open_runs(settings.run, ensemble=settings.ensemble, trust=settings.trust)
+        find = task_of if settings.split is None else task_to_answer
+        task = find(runs[0], node=settings.task, data_root=settings.data_root)
         if runs[0].path.name.startswith("seed-"):
-            which = f"the mean of {len(runs)} seeds" if cfg.ensemble else f"{runs[0].path.name}, one of several seeds"
+            which = (
+                f"the mean of {len(runs)} seeds" if settings.ensemble else f"{runs[0].path.name}, one of several seeds"
+            )
             console.print(f"predicting with {which}", soft_wrap=True)
-    if cfg.submission is not None and task is not None:
-        report = _submit(cfg, runs, task, notes)
+    if settings.submission is not None and settings.split is not None and task is not None:
+        submission = SubmissionFile(
+            settings.submission, task, settings.split, settings.output, overwrite=settings.overwrite
+        )
+        report = _submit(settings, submission, runs, notes)
     else:
-        report = _predict(cfg, runs, task, notes, write)
+        report = _predict(settings, runs, task, notes, write)
     for kind, count in notes.counts.items():
         console.print(f"{count:,} {kind} (first: {notes.first[kind]})", soft_wrap=True, markup=False)
-    if cfg.output != STANDARD_OUTPUT:
+    if settings.output != STANDARD_OUTPUT:
         console.print(f"{report}, {time.monotonic() - start_time:.1f} s", soft_wrap=True, markup=False)
 
 
-def _predict(cfg: DictConfig, runs: Sequence[SavedRun], task: Task | None, notes: Notes, instead: Write | None) -> str:
+def _predict(
+    settings: PredictSettings, runs: Sequence[SavedRun], task: Task | None, notes: Notes, instead: Write | None
+) -> str:
     if task is None:
         reader: Reader = MaskedTexts()
     else:
-        reader = TextReader("tagging", owner=f"task {task.name}") if cfg.entities else task.reader()
-    source = None if cfg.input is None else find_input(str(cfg.input))
-    file_format = "" if source is None else input_format(cfg.format, source, reader, notes)
+        reader = TextReader("tagging", owner=f"task {task.name}") if settings.entities else task.reader()
+    source = None if settings.input is None else find_input(settings.input)
+    file_format = "" if source is None else input_format(settings.format, source, reader, notes)
     if source is not None:
-        source.check_distinct_from(str(cfg.output))
-    if instead is None or cfg.output != STANDARD_OUTPUT:
-        output: AbstractContextManager[Write] = open_output(str(cfg.output), overwrite=cfg.overwrite)
+        source.check_distinct_from(settings.output)
+    if instead is None or settings.output != STANDARD_OUTPUT:
+        output: AbstractContextManager[Write] = open_output(settings.output, overwrite=settings.overwrite)
     else:
         output = nullcontext(instead)
     with output as write:
-        hardware = eager_hardware(cfg)
+        hardware = eager_hardware(settings.hardware)
         predict: Callable[[Sequence[Any]], list[dict[str, Any]]]
         if task is None:
-            predict = open_mask_filler(runs[0], cfg.top_k, hardware).lines
+            predict = open_mask_filler(runs[0], settings.top_k, hardware).lines
         else:
-            kind = EntityPredictor if cfg.entities else TaskPredictor
+            kind = EntityPredictor if settings.entities else TaskPredictor
             predict = kind(runs, task, hardware, notes).lines
-        predictions = PredictionsInOrder(predict, write, group=cfg.group, on_error=cfg.on_error)
+        predictions = PredictionsInOrder(predict, write, group=settings.group, on_error=settings.on_error)
         if source is not None:
-            columns = {key: str(cfg[key]) for key in _COLUMNS if cfg[key] is not None}
-            reading = {"delimiter": delimiter_of(cfg.delimiter, "delimiter"), "encoding_errors": cfg.encoding_errors}
-            predictions.predict_all(
-                reader.read(input_file(source, file_format, columns, predictions, notes, **reading))
+            columns = settings.chosen(*_COLUMNS)
+            file = input_file(
+                source,
+                file_format,
+                columns,
+                predictions,
+                notes,
+                delimiter=delimiter_of(settings.delimiter, "delimiter"),
+                encoding_errors=settings.encoding_errors,
             )
-        elif cfg.text is not None:
-            predictions.predict_all([("text", read_example(str(cfg.text), reader))])
-        elif task is not None:
-            predictions.predict_all((example.id, example) for example in task.examples(cfg.split))
+            predictions.predict_all(reader.read(file))
+        elif settings.text is not None:
+            predictions.predict_all([("text", read_example(settings.text, reader))])
+        elif settings.split is not None and task is not None:
+            predictions.predict_all((example.id, example) for example in task.examples(settings.split))
     if predictions.num_errors:
         notes.add("inputs have an error instead of a prediction in the output", "see output", predictions.num_errors)
-    return f"{predictions.num_inputs:,} predictions in {cfg.output}"
+    return f"{predictions.num_inputs:,} predictions in {settings.output}"
 
 
-def _submit(cfg: DictConfig, runs: Sequence[SavedRun], task: Task, notes: Notes) -> str:
-    submission = SubmissionFile(cfg.submission, task, cfg.split, str(cfg.output), overwrite=cfg.overwrite)
-    examples = task.examples(cfg.split)
-    predictor = TaskPredictor(runs, task, eager_hardware(cfg), notes)
+def _submit(settings: PredictSettings, submission: SubmissionFile, runs: Sequence[SavedRun], notes: Notes) -> str:
+    examples = submission.task.examples(submission.split)
+    predictor = TaskPredictor(runs, submission.task, eager_hardware(settings.hardware), notes)
     answers = [
         answer
-        for start in range(0, len(examples), cfg.group)
-        for answer in predictor.predict(examples[start : start + cfg.group])
+        for start in range(0, len(examples), settings.group)
+        for answer in predictor.predict(examples[start : start + settings.group])
     ]
     written = submission.write(examples, answers)
     return f"{len(answers):,} predictions in {' and '.join(map(str, written))}"
 
 
-def _check_choices(cfg: DictConfig) -> None:
+def _check_choices(settings: PredictSettings) -> None:
     problems = []
-    sources = [key for key in _SOURCES if cfg[key] is not None]
+    sources = list(settings.chosen("input", "text", "split"))
     if len(sources) != 1:
         what = f"{' and '.join(sources)} are given" if sources else "no input is given"
         problems.append(f"{what}: give exactly one of input=<file> (- for standard input), text='...' or split=<name>")
-    if cfg.submission is not None and cfg.split is None:
-        problems.append(f"submission={cfg.submission}: a submission covers a whole split; set one, such as split=test")
-    if cfg.entities and (cfg.split is not None or cfg.ensemble):
+    if settings.submission is not None and settings.split is None:
+        problems.append(
+            f"submission={settings.submission}: a submission covers a whole split; set one, such as split=test"
+        )
+    if settings.entities and (settings.split is not None or settings.ensemble):
         problems.append(
             "entities=true reads running text with a single tagger: set input= or text=, and leave ensemble out"
         )
     problems += [
-        f"{key}={cfg[key]}: this key describes the input file, but input= is not set; leave {key} out"
-        for key in (*_COLUMNS, "format", "delimiter")
-        if cfg[key] is not None and cfg.input is None
+        f"{key}={value}: this key describes the input file, but input= is not set; leave {key} out"
+        for key, value in settings.chosen(*_COLUMNS, "format", "delimiter").items()
+        if settings.input is None
     ]
     if ranks.world_size() > 1:
         problems.append("predict runs in one process: start it without torchrun")
@@ -129,11 +139,10 @@ def _check_choices(cfg: DictConfig) -> None:
         raise ConfigError(problems)
 
 
-def _check_fill_mask(cfg: DictConfig) -> None:
-    wrong = [key for key in ("task", "split", "submission") if cfg.get(key) is not None]
-    wrong += [key for key in ("ensemble", "entities") if cfg[key]]
+def _check_fill_mask(settings: PredictSettings) -> None:
+    wrong = list(settings.chosen("task", "split", "submission", "ensemble", "entities"))
     if wrong:
         raise ConfigError(
-            f"{wrong[0]}: run={cfg.run} is a pretraining run, which only fills masks (text='The ice cream was [MASK] "
-            f".'); to predict labels, train it on a task first: lmtransfer finetune init={cfg.run} task=..."
+            f"{wrong[0]}: run={settings.run} is a pretraining run, which only fills masks (text='The ice cream was "
+            f"[MASK] .'); to predict labels, train it on a task first: lmtransfer finetune init={settings.run} task=..."
         )

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
-from omegaconf import DictConfig
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from lmtransfer.config.check import check
-from lmtransfer.config.component import build
-from lmtransfer.config.short_forms import expand_overlap, expand_parts
+from lmtransfer.config.settings import PrepareSettings
 from lmtransfer.data.token_cache import (
     PreparationProgress,
     PreparedCorpus,
@@ -24,25 +20,19 @@ from lmtransfer.data.token_cache import (
 from lmtransfer.inference.inspection.tables import parts_table, table_with_title
 from lmtransfer.pretraining.text import build_corpus, examples_of, findings_table, screened_parts
 from lmtransfer.system.console import Console
-from lmtransfer.system.machine import default_cache_dir
+from lmtransfer.system.machine import cache_folder
 from lmtransfer.tokenizers.base import Tokenizer
 
 _HIGH_UNKNOWN_RATE = 0.01
 _MANY_ACCENTS = 0.02  # share of words
 
 
-def run(cfg: DictConfig) -> None:
-    """Prepare the corpus of a config and print its statistics."""
-    expand_parts(cfg)
-    expand_overlap(cfg)
-    nodes: dict[str, set[str]] = {"corpus": {"data_root", "cache_dir"}, "tokenizer": set()}
-    if cfg.screening is not None:
-        nodes["screening"] = {"overlap_with", "cache_dir"}
-    check(cfg, primary="prepare", nodes=nodes)
+def run(settings: PrepareSettings) -> None:
+    """Prepare a corpus and print its statistics."""
     console = Console(highlight=False)
-    cache_dir = default_cache_dir() if cfg.cache_dir is None else Path(cfg.cache_dir).expanduser().absolute()
-    corpus = build_corpus(cfg, cache_dir=cache_dir)
-    trainer = build(cfg.tokenizer)
+    cache_dir = cache_folder(settings.cache_dir)
+    corpus = build_corpus(settings.corpus, settings.screening, data_root=settings.data_root, cache_dir=cache_dir)
+    trainer = settings.tokenizer.build()
     for name, part in screened_parts(corpus).items():
         with console.status(f"screening {name}"):
             table = findings_table(name, part)
@@ -51,24 +41,26 @@ def run(cfg: DictConfig) -> None:
             console.print(line, soft_wrap=True)
     with console.status(f"tokenizer for {corpus.name}"):
         tokenizer = tokenizer_for(corpus, trainer, cache_dir=cache_dir)
-    if cfg.shard is not None:
+    if settings.shard is not None:
         with preparing_line(console, corpus.name) as on_progress:
             share = prepare_share(
                 corpus,
                 tokenizer,
-                ShareOfBlocks.of(cfg.shard),
+                ShareOfBlocks.of(settings.shard),
                 cache_dir=cache_dir,
-                num_workers=cfg.num_workers,
+                num_workers=settings.num_workers,
                 on_progress=on_progress,
             )
         console.print(
-            f"shard {cfg.shard} of {corpus.name}: {share.num_own:,} of {share.num_blocks:,} blocks are complete, "
+            f"shard {settings.shard} of {corpus.name}: {share.num_own:,} of {share.num_blocks:,} blocks are complete, "
             f"{share.num_reused:,} of them from an earlier run"
         )
         console.print("next, when all shards are complete: the same command without shard", soft_wrap=True)
         return
     with preparing_line(console, corpus.name) as on_progress:
-        prepared = prepare(corpus, tokenizer, cache_dir=cache_dir, num_workers=cfg.num_workers, on_progress=on_progress)
+        prepared = prepare(
+            corpus, tokenizer, cache_dir=cache_dir, num_workers=settings.num_workers, on_progress=on_progress
+        )
     console.print(statistics_table(corpus.name, prepared, tokenizer))
     parts = parts_table(prepared, tokenizer)
     if parts is not None:

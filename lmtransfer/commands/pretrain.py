@@ -5,19 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from omegaconf import DictConfig, open_dict
-
-from lmtransfer.config.effective import effective_train
+from lmtransfer.config.component import Node
+from lmtransfer.config.effective import check_budget
 from lmtransfer.config.phases import phases_of
-from lmtransfer.config.plain import resolve_config
-from lmtransfer.config.settings import TrainSettings
+from lmtransfer.config.settings import PretrainSettings
 from lmtransfer.config.sweep_names import in_sweep, sweep_name
 from lmtransfer.data.token_frequencies import unigram_entropy
 from lmtransfer.errors import LmtransferError
 from lmtransfer.launch.jobs import Job, Place, inherit_overrides, run_jobs
 from lmtransfer.objectives.base import masked_loss
 from lmtransfer.objectives.learner import PretrainingLearner
-from lmtransfer.pretraining.build import PretrainingParts, build_phases
+from lmtransfer.pretraining.build import PretrainingParts, build_parts, parts_of_phases
 from lmtransfer.pretraining.checks import check_pretraining
 from lmtransfer.pretraining.continued import InheritedHeads, recipe_remark
 from lmtransfer.pretraining.counted_embeddings import Start, count_first
@@ -39,7 +37,7 @@ from lmtransfer.pretraining.resume import (
     with_commits,
 )
 from lmtransfer.pretraining.save_points import check_reached
-from lmtransfer.pretraining.text import Text, absolute_config, read_text
+from lmtransfer.pretraining.text import Text, absolute_settings, read_training_text
 from lmtransfer.pretraining.utilization import output_share
 from lmtransfer.runs.create_or_resume import check_resumable
 from lmtransfer.runs.run_directory import RunDirectory
@@ -54,34 +52,48 @@ from lmtransfer.training.averaging import weight_average
 from lmtransfer.training.hardware import Hardware, peak_memory, reset_peak_memory
 
 
-def run(cfg: DictConfig) -> Path:
+def run(settings: PretrainSettings) -> Path:
     """Train and write a run directory, with a folder for each seed if there are several."""
-    train = check_settings(cfg)
-    name = sweep_name(cfg.name)
-    hardware = training_hardware(cfg, run=Path(cfg.output_root) / "pretrain" / name, pretrains=True)
-    place = Place.of(cfg, command="pretrain")
-    resume = bool(cfg.resume) or in_sweep()
+    settings = check_settings(settings)
+    name = sweep_name(settings.name)
+    hardware, chosen = training_hardware(
+        settings.hardware,
+        num_workers=settings.train.num_workers,
+        run=Path(settings.output_root) / "pretrain" / name,
+        pretrains=True,
+    )
+    settings = settings.model_copy(update={"hardware": chosen})
+    place = Place.of(
+        settings.jobs,
+        settings.cluster,
+        cache_dir=settings.cache_dir,
+        command="pretrain",
+        threads=settings.hardware.threads,
+    )
+    resume = settings.resume or in_sweep()
     with process_group.join(hardware.wait_seconds):
-        if cfg.seeds > 1:
-            return pretrain_seeds(cfg, name, train, hardware, place, resume=resume).path
-        return pretrain(cfg, name, train, hardware, resume=resume).path
+        if settings.seeds > 1:
+            return pretrain_seeds(settings, name, hardware, place, resume=resume).path
+        return pretrain(settings, name, hardware, resume=resume).path
 
 
-def check_settings(cfg: DictConfig) -> TrainSettings:
-    """Check the settings of a run before any work starts."""
-    check_pretraining(cfg, primary="pretrain")
-    train = effective_train(cfg, primary="pretrain")
-    check_reached(train, phases_of(cfg))
-    return train
+def check_settings(settings: PretrainSettings) -> PretrainSettings:
+    """Check the settings of a run before any work starts, and return what they come to."""
+    settings = check_pretraining(settings)
+    check_budget(settings.train)
+    check_reached(settings.train, phases_of(settings))
+    return settings
 
 
-def pretrain(cfg: DictConfig, name: str, train: TrainSettings, hardware: Hardware, *, resume: bool) -> RunDirectory:
+def pretrain(settings: PretrainSettings, name: str, hardware: Hardware, *, resume: bool) -> RunDirectory:
     """Train one encoder, or resume its training."""
-    directory = RunDirectory(Path(cfg.output_root) / "pretrain" / name)
+    train = settings.train
+    directory = RunDirectory(Path(settings.output_root) / "pretrain" / name)
     if directory.config_path.is_file():
-        keep_commits(cfg.corpus, directory.read_config().get("corpus") or {})
-    config = absolute_config(resolve_config(cfg))
-    started = run_to_resume(cfg, name, config, resume=resume)
+        corpus = keep_commits(settings.corpus.values, directory.read_config().get("corpus") or {})
+        settings = settings.model_copy(update={"corpus": Node(corpus, "corpus")})
+    config = absolute_settings(settings).plain()
+    started = run_to_resume(settings, name, config, resume=resume)
     if started is not None and started.is_finished:
         print(f"{started.path} is finished; nothing is left to do")
         return started
@@ -89,30 +101,30 @@ def pretrain(cfg: DictConfig, name: str, train: TrainSettings, hardware: Hardwar
 
     # The corpus, its tokenizer, and the token store
     with console.status("reading the corpus"):
-        text = read_text(cfg)
+        text = read_training_text(settings)
     if started is not None:
         check_text(started, text)
 
     # The phases of the run: the encoder, the batches and the loop settings of each
     reset_peak_memory(hardware.device)
-    parts = build_phases(cfg, text.tokenizer)
+    parts = parts_of_phases(phases_of(settings), build_parts(settings, text.tokenizer), text.tokenizer)
     if started is not None:
         if not is_own(started.path):
             started.write_config(config)  # with this machine's paths
         mark_as_own(started.path)  # the user gave the same config again on this machine
-    start = _counted_embeddings(cfg, parts[0], text, started, console, budget=train.seconds)
-    phases = describe_phases(cfg, parts, text, train=train, hardware=hardware)
+    start = _counted_embeddings(settings, parts[0], text, started, console)
+    phases = describe_phases(settings, parts, text, hardware)
     masked = any(masked_loss(phase.objectives) and phase.corruption.masks_uniformly for phase in parts)
     pretraining = Pretraining(
         phases=phases,
         text=text,
         train=train,
         hardware=hardware,
-        seed=cfg.seed,
+        seed=settings.seed,
         average=weight_average(ema_decay=train.ema_decay, average_last=train.average_last),
         start=start,
         entropy=unigram_entropy(text.prepared.train) if masked else None,
-        from_scratch=not cfg.init and start is None,
+        from_scratch=not settings.init and start is None,
     )
 
     # The phase in which the run starts or resumes, and its learner
@@ -120,15 +132,15 @@ def pretrain(cfg: DictConfig, name: str, train: TrainSettings, hardware: Hardwar
     learner, heads = pretraining.build_learner(phase)
 
     config["corpus"] = with_commits(config["corpus"], text.corpus)
-    directory = started or new_run(cfg, name, config, text)
+    directory = started or new_run(settings, name, config, text)
     console.print(opening_message(directory.path, pretraining), soft_wrap=True)
     if start is not None and start.num_tokens:
         console.print(counting_message(start, budget=train.seconds), soft_wrap=True)
-    for line in _remarks(cfg, text, phase, learner, heads):
+    for line in _remarks(settings, text, phase, learner, heads):
         console.print(line, markup=False, soft_wrap=True)
 
     # Training: this phase, then the later ones
-    with open_trackers(cfg.tracker, directory) as trackers:
+    with open_trackers(settings.tracker, directory) as trackers:
         pretraining.run(phase, learner, state, directory=directory, trackers=trackers.all, resume=started is not None)
         result = pretraining_result(
             pretraining,
@@ -141,71 +153,63 @@ def pretrain(cfg: DictConfig, name: str, train: TrainSettings, hardware: Hardwar
         trackers.finish(result)
 
     if process_group.is_main():
-        root, console = Path(cfg.output_root), Console(highlight=False)
+        root, console = Path(settings.output_root), Console(highlight=False)
         print_closing(directory.path, result, corpus=text.corpus.name, output_root=root, console=console)
     return directory
 
 
 def _counted_embeddings(
-    cfg: DictConfig,
-    parts: PretrainingParts,
-    text: Text,
-    started: RunDirectory | None,
-    console: Console,
-    *,
-    budget: float | None,
+    settings: PretrainSettings, parts: PretrainingParts, text: Text, started: RunDirectory | None, console: Console
 ) -> Start | None:
     """Initialize the first phase's token embeddings from counts, unless the run has a checkpoint or uses no counts."""
-    if cfg.embeddings is None:
+    if settings.embeddings is None:
         return None
     with console.status("counting co-occurrences of tokens"):
         return count_first(
-            cfg.embeddings,
+            settings.embeddings.build(),
             parts.encoder,
             text.prepared.train,
             characters_VC=characters_of(text.tokenizer),
-            seed=cfg.seed,
+            seed=settings.seed,
             fresh=started is None or started.checkpoints.recover_newest()[0] is None,
-            budget=budget,
+            budget=settings.train.seconds,
         )
 
 
 def _remarks(
-    cfg: DictConfig, text: Text, phase: TrainingPhase, learner: PretrainingLearner, heads: InheritedHeads
+    settings: PretrainSettings, text: Text, phase: TrainingPhase, learner: PretrainingLearner, heads: InheritedHeads
 ) -> Iterator[str]:
     yield from (f"note: {note}" for note in text.notes)
-    if cfg.init:
-        yield f"continuing from {cfg.init}; {heads}"
-        if remark := recipe_remark():
+    if settings.init:
+        yield f"continuing from {settings.init}; {heads}"
+        if remark := recipe_remark(settings.given):
             yield f"note: {remark}"
     elif remark := large_output_note(output_share(phase.data, learner), text):
         yield f"note: {remark}"
 
 
 def pretrain_seeds(
-    cfg: DictConfig, name: str, train: TrainSettings, hardware: Hardware, place: Place, *, resume: bool
+    settings: PretrainSettings, name: str, hardware: Hardware, place: Place, *, resume: bool
 ) -> RunDirectory:
     """Train with the seeds ``seed`` to ``seed + seeds - 1``; write one run directory with a folder for each seed."""
-    config = absolute_config(resolve_config(cfg))
-    directory = RunDirectory.create(cfg.output_root, "pretrain", name, resume=resume)
+    config = absolute_settings(settings).plain()
+    directory = RunDirectory.create(settings.output_root, "pretrain", name, resume=resume)
     if directory.config_path.is_file():
         started = directory.read_config()
         several = isinstance(started.get("seeds"), int) and started["seeds"] > 1
         # Each seed checks its own text, wherever the text is.
         check_resumable(started, config, allowed=[*TEXT_PATHS, *(["seeds"] if several else [])])
     directory.write_config(config)
-    seeds = range(cfg.seed, cfg.seed + cfg.seeds)
+    seeds = range(settings.seed, settings.seed + settings.seeds)
     runs = [RunDirectory(directory.path / f"seed-{seed}") for seed in seeds]
     if place.is_here:
         for number, seed in enumerate(seeds, start=1):
-            own = cfg.copy()
-            with open_dict(own):
-                own.seed, own.seeds = seed, 1
+            own = settings.model_copy(update={"seed": seed, "seeds": 1})
             if process_group.is_main():
-                print(f"\npretraining seed {seed} ({number} of {cfg.seeds})", flush=True)
-            pretrain(own, f"{name}/seed-{seed}", train, hardware, resume=True)
+                print(f"\npretraining seed {seed} ({number} of {settings.seeds})", flush=True)
+            pretrain(own, f"{name}/seed-{seed}", hardware, resume=True)
     else:
-        jobs = [_job_of_seed(cfg, name, seed, directory.path) for seed in seeds]
+        jobs = [_job_of_seed(settings, name, seed, directory.path) for seed in seeds]
         if failed := run_jobs(jobs, place, Console(stderr=True, highlight=False)):
             raise LmtransferError("\n".join(f"{key}: {reason}" for key, reason in failed.items()))
     process_group.barrier()  # rank 0 writes the results that all ranks read
@@ -214,15 +218,17 @@ def pretrain_seeds(
     directory.write_versions(runs[0].read_versions())
     result = joint_result({seed: run.read_result() for seed, run in zip(seeds, runs, strict=True)})
     directory.write_result(result)
-    with open_trackers(cfg.tracker, directory, quiet=True) as trackers:
+    with open_trackers(settings.tracker, directory, quiet=True) as trackers:
         trackers.finish(result)
     if process_group.is_main():
-        print_seeds_closing(directory.path, result, output_root=Path(cfg.output_root), console=Console(highlight=False))
+        print_seeds_closing(
+            directory.path, result, output_root=Path(settings.output_root), console=Console(highlight=False)
+        )
     return directory
 
 
-def _job_of_seed(cfg: DictConfig, name: str, seed: int, run: Path) -> Job:
+def _job_of_seed(settings: PretrainSettings, name: str, seed: int, run: Path) -> Job:
     """Return the job that pretrains one seed in a process of its own, with the same result as in this process."""
-    words = inherit_overrides(cfg.output_root, f"{name}/seed-{seed}", f"seed={seed}", "seeds=1")
+    words = inherit_overrides(settings.output_root, f"{name}/seed-{seed}", f"seed={seed}", "seeds=1")
     log = run / "logs" / f"seed-{seed}.log"
     return Job(f"seed {seed}", "pretrain", words, run / f"seed-{seed}" / "result.json", log)

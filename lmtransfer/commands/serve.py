@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from omegaconf import DictConfig
-
-from lmtransfer.config.check import check
+from lmtransfer.config.settings import ServeSettings
 from lmtransfer.errors import ConfigError
 from lmtransfer.inference.serving.app import make_app, serve
 from lmtransfer.inference.serving.guard import listen, resolve_address
@@ -15,23 +13,22 @@ from lmtransfer.system.console import Console
 from lmtransfer.system.optional import install_hint
 
 
-def run(cfg: DictConfig) -> None:
+def run(settings: ServeSettings) -> None:
     """Serve the run until Ctrl-C."""
-    check(cfg, primary="serve")
-    _check_settings(cfg)
-    address = resolve_address(str(cfg.host), cfg.port, allow_remote=cfg.allow_remote)
+    _check_surroundings()
+    address = resolve_address(settings.host, settings.port, allow_remote=settings.allow_remote)
     console = Console(highlight=False)
     with listen(address) as listener:
-        with console.status(f"loading {cfg.run}"):
+        with console.status(f"loading {settings.run}"):
             served = open_served_run(
-                str(cfg.run),
-                ensemble=cfg.ensemble,
-                evidence=cfg.evidence,
-                top_k=cfg.top_k,
-                trust=cfg.trust,
-                hardware=eager_hardware(cfg),
+                settings.run,
+                ensemble=settings.ensemble,
+                evidence=settings.evidence,
+                top_k=settings.top_k,
+                trust=settings.trust,
+                hardware=eager_hardware(settings.hardware),
             )
-        app = make_app(served, address=address, max_bytes=cfg.max_bytes, max_seconds=cfg.max_seconds)
+        app = make_app(served, address=address, max_bytes=settings.max_bytes, max_seconds=settings.max_seconds)
         host = f"[{address.host}]" if ":" in address.host else address.host
         url = f"http://{host}:{listener.getsockname()[1]}"
 
@@ -46,7 +43,7 @@ def run(cfg: DictConfig) -> None:
     console.print("stopped")
 
 
-def _check_settings(cfg: DictConfig) -> None:
+def _check_surroundings() -> None:
     problems = [f"serve: {reason}" for package in ("fastapi", "uvicorn") if (reason := install_hint(package))][:1]
     if ranks.world_size() > 1:
         problems.append("serve runs in one process: start it without torchrun")

@@ -13,9 +13,10 @@ from lmtransfer.config.composing import all_keys, command_config
 from lmtransfer.config.config_files import own_folder
 from lmtransfer.config.nearest import nearest_name
 from lmtransfer.config.overrides import key_of
+from lmtransfer.config.settings import ClusterSettings
 from lmtransfer.errors import ConfigError, LmtransferError, RunDirectoryError
 from lmtransfer.launch.jobs import Place, run_jobs
-from lmtransfer.launch.run_once import module_of
+from lmtransfer.launch.run_once import settings_check
 from lmtransfer.reporting.page.report import write_sections
 from lmtransfer.reporting.table import print_table, report_console
 from lmtransfer.runs.create_or_resume import Busy, hold, release
@@ -31,7 +32,7 @@ def run(cfg: DictConfig) -> Path:
     check(cfg, primary="study")
     if ranks.world_size() > 1:
         raise ConfigError("a study starts its own runs: start it without torchrun")
-    place = Place.of(cfg)
+    place = Place.of(cfg.jobs, ClusterSettings.of(cfg), cache_dir=cfg.get("cache_dir"))
     plan, config_dir = share_pretraining(make_plan(cfg)), own_folder()
     console = report_console()
     with console.status(f"checking {len(plan.jobs)} commands"):
@@ -74,7 +75,9 @@ def _check_jobs(plan: StudyPlan, config_dir: str | None) -> None:
         seen.add((job.command, overrides))
         try:
             with command_config(job.command, job.overrides, config_dir=config_dir) as cfg:
-                module_of(job.command).check_settings(cfg)
+                check = settings_check(job.command)
+                assert check is not None
+                check(cfg)
                 keys.update(all_keys(cfg))
         except ConfigError as error:
             for problem in error.problems:

@@ -21,9 +21,9 @@ import sys
 import traceback
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from types import ModuleType
-from typing import Any, TypeGuard
+from typing import Any, Generic, TypeGuard, TypeVar
 
 import pydantic
 
@@ -176,6 +176,47 @@ def _modules_hint(parent: str, last: str) -> str:
     return hint(last, names, what=f"modules of {parent}")
 
 
+C_co = TypeVar("C_co", covariant=True)
+
+
+@dataclass(frozen=True)  # without slots, with which Python 3.11 cannot call Node[Encoder](...)
+class Node(Generic[C_co]):
+    """A component that is not built yet; ``Node[Encoder]`` is that of an encoder.
+
+    Attributes:
+        values: plain data: ``_target_``, and the arguments that the config sets.
+        key: full key in the settings, for messages.
+    """
+
+    values: Mapping[str, Any]
+    key: str = field(default="", compare=False)
+
+    @property
+    def cls(self) -> type[C_co]:
+        """The class that ``_target_`` names."""
+        return resolve(self.values["_target_"], key=self.key)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return the value that the config sets for an argument, with nested components as nodes."""
+        return _replace_components(self.values.get(name, default), join(self.key, name), Node)
+
+    def replace(self, **arguments: Any) -> Node[C_co]:
+        """Return a copy with other arguments."""
+        return replace(self, values={**self.values, **arguments})
+
+    def build(self, **runtime: Any) -> C_co:
+        """Build the component; see ``build``."""
+        component: C_co = build(self, **runtime)
+        return component
+
+
+class Supplied:
+    """Annotates a ``Node``: the names of the arguments that the command supplies when it builds the component."""
+
+    def __init__(self, *names: str) -> None:
+        self.names = frozenset(names)
+
+
 def build(node: Any, **runtime: Any) -> Any:
     """Build the component that ``node`` describes, after its nested components, which get no runtime arguments.
 
@@ -183,7 +224,7 @@ def build(node: Any, **runtime: Any) -> Any:
         runtime: arguments that only the command knows, such as a vocabulary size or a tokenizer. Those that the class
             does not accept are dropped. One with the name of a nested component replaces this component.
     """
-    key = full_key(node)
+    key, node = (node.key, dict(node.values)) if isinstance(node, Node) else (full_key(node), node)
     values, problems = to_plain(node, key)
     if not is_component(values):
         raise ConfigError(f"{key or 'node'}: the node must be a component (have a _target_), but is {values!r}")

@@ -13,19 +13,24 @@ from omegaconf.errors import OmegaConfBaseException
 from lmtransfer.config.config_files import primary_config
 from lmtransfer.config.overrides import override_keys
 from lmtransfer.config.paths import PATH_SETTINGS
+from lmtransfer.config.phases import complete_phases
 from lmtransfer.config.plain import literal, to_plain
 from lmtransfer.config.settings import TrainSettings
+from lmtransfer.config.short_forms import expand_overlap, expand_parts
 from lmtransfer.errors import ConfigError
 from lmtransfer.system.addresses import REMEDY, keys_with_credentials
 from lmtransfer.system.validation import join
 
 
 def complete_values(cfg: DictConfig, command: str) -> None:
-    """Resolve the paths, keep one budget, and decide whether to search learning rates; refuse credentials."""
+    """Complete paths, short forms, phases and the budget, and decide whether to search rates; refuse credentials."""
     private = [*keys_with_credentials(OmegaConf.to_container(cfg, resolve=False))]
     if private:
         raise ConfigError([f"{key}: {REMEDY}" for key in private])
     resolve_paths(cfg)
+    expand_parts(cfg)
+    expand_overlap(cfg)
+    complete_phases(cfg)
     complete_budget(cfg, primary=command)
     complete_learning_rates(cfg)
 
@@ -126,19 +131,16 @@ def _another_budget(train: DictConfig, *, primary: str) -> bool:
     return "train.min_steps" not in named and ("train.epochs" in named or train.get("epochs") != own["epochs"])
 
 
-def effective_train(cfg: DictConfig, *, primary: str) -> TrainSettings:
-    """Return the settings in ``cfg.train``, with a single budget."""
-    complete_budget(cfg, primary=primary)
-    settings = TrainSettings.from_config(cfg.train)
-    if all(getattr(settings, kind) is None for kind in KINDS):
+def check_budget(train: TrainSettings) -> None:
+    """Check that there is a budget, in epochs if there is a minimum number of steps."""
+    if all(getattr(train, kind) is None for kind in KINDS):
         raise ConfigError(f"train: no budget is set; set one of {', '.join(f'train.{kind}' for kind in KINDS)}")
-    if settings.min_steps is not None and settings.epochs is None:
-        kind = next(kind for kind in KINDS if getattr(settings, kind) is not None)
+    if train.min_steps is not None and train.epochs is None:
+        kind = next(kind for kind in KINDS if getattr(train, kind) is not None)
         raise ConfigError(
-            f"train.min_steps={settings.min_steps} with train.{kind}={getattr(settings, kind)}: min_steps "
+            f"train.min_steps={train.min_steps} with train.{kind}={getattr(train, kind)}: min_steps "
             "only extends a budget in epochs; set train.min_steps=null, or keep train.epochs as the only budget"
         )
-    return settings
 
 
 def effective_kind(train: Any, *, primary: str) -> str | None:

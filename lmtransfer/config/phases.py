@@ -18,10 +18,16 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from lmtransfer.config.check import PlainKeys
-from lmtransfer.config.component import is_component
+from lmtransfer.config.component import Node, is_component
 from lmtransfer.config.nearest import hint
 from lmtransfer.config.plain import BROKEN, is_broken, to_plain
-from lmtransfer.config.settings import PhaseSettings, PhaseTrainSettings, VectorSettings
+from lmtransfer.config.settings import (
+    ObjectiveSettings,
+    PhaseSettings,
+    PhaseTrainSettings,
+    PretrainSettings,
+    VectorSettings,
+)
 from lmtransfer.errors import ConfigError
 from lmtransfer.system.validation import join
 
@@ -41,41 +47,42 @@ class Phase:
         name: the name of the phase; "" for a run without phases.
         begins: the share of the budget that is used before the phase.
         ends: the share of the budget that is used when the phase ends; exactly 1 for the last phase.
-        objective: the key of the phase's complete objective node.
         restart: whether the learning-rate schedule restarts; None to restart it if the losses or the optimizer change.
     """
 
     name: str
     begins: float
     ends: float
-    objective: str = "objective"
-    optimizer: str = "optimizer"
-    train: Mapping[str, Any] | None = None
+    objective: ObjectiveSettings
+    optimizer: Node[Any]
+    train: PhaseTrainSettings | None = None
     restart: bool | None = None
     after: VectorSettings | None = None
 
+    @property
+    def objective_key(self) -> str:
+        """The full key of the objective; that of the last phase is the run's."""
+        return "objective" if self.ends == 1 else f"phases.{self.name}.objective"
 
-def phases_of(cfg: DictConfig) -> list[Phase]:
-    """Return the phases of a completed configuration; a single phase without a name if it defines none."""
-    nodes = cfg.get("phases")
-    if not nodes:
-        return [Phase("", 0.0, 1.0)]
+
+def phases_of(settings: PretrainSettings) -> list[Phase]:
+    """Return the phases of a run; a single phase without a name if its settings define none."""
+    if not settings.phases:
+        return [Phase("", 0.0, 1.0, settings.objective, settings.optimizer)]
     phases: list[Phase] = []
-    shares = [float(nodes[name].share) for name in nodes]
-    for index, name in enumerate(nodes):
-        node, is_last = nodes[name], index == len(shares) - 1
-        after = node.get("embedding_after")
+    shares = [phase.share or 0.0 for phase in settings.phases.values()]
+    for index, (name, own) in enumerate(settings.phases.items(), start=1):
         phases.append(
             Phase(
-                name=str(name),
+                name=name,
                 begins=phases[-1].ends if phases else 0.0,
                 # Rounded, so that 0.1 + 0.2 is 0.3.
-                ends=1.0 if is_last else round(math.fsum(shares[: index + 1]), 12),
-                objective="objective" if is_last else f"phases.{name}.objective",
-                optimizer="optimizer" if is_last else f"phases.{name}.optimizer",
-                train=None if is_last else PhaseTrainSettings.from_config(node.train).model_dump(),
-                restart=node.get("restart"),
-                after=None if after is None else VectorSettings.from_config(after),
+                ends=1.0 if index == len(shares) else round(math.fsum(shares[:index]), 12),
+                objective=own.objective or settings.objective,
+                optimizer=own.optimizer or settings.optimizer,
+                train=own.train,
+                restart=own.restart,
+                after=own.embedding_after,
             )
         )
     return phases
@@ -155,7 +162,7 @@ def phase_problems(cfg: DictConfig) -> dict[str, str]:
         key = join("phases", str(name))
         if isinstance(node, dict):
             keys = PlainKeys()
-            keys.visit(node, {}, PhaseSettings, key=key)
+            keys.visit({name: value for name, value in node.items() if name not in _PARTS}, {}, PhaseSettings, key=key)
             problems |= keys.problems
             problems |= {
                 join(key, part): f"{node[part]!r} is not a group of keys"

@@ -9,12 +9,15 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, Literal, Self, TypeAlias, get_args
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeAlias, get_args
 
 import pydantic
 from annotated_types import Ge, Gt, Le
 from pydantic import AfterValidator, ConfigDict, Field
+from typing_extensions import override
 
+from lmtransfer.config.component import Node, Supplied
 from lmtransfer.config.plain import full_key, to_plain
 from lmtransfer.config.types import (
     Count,
@@ -34,6 +37,24 @@ from lmtransfer.config.types import (
 )
 from lmtransfer.errors import ConfigError
 from lmtransfer.system.validation import Misfit, join, validate
+
+if TYPE_CHECKING:
+    from lmtransfer.data.documents import Corpus
+    from lmtransfer.data.screening import Screening
+    from lmtransfer.models.base import Encoder
+    from lmtransfer.objectives.base import Objective
+    from lmtransfer.objectives.corruption.masking import Corruption
+    from lmtransfer.objectives.rows.base import Rows
+    from lmtransfer.pretraining.counted_embeddings import CountedEmbeddings
+    from lmtransfer.tasks.base import Task
+    from lmtransfer.tokenizers.trainers import TokenizerTrainer
+    from lmtransfer.training.optim.optimizers import Optimizer
+    from lmtransfer.training.optim.schedules import Schedule
+    from lmtransfer.training.trackers.base import Service
+    from lmtransfer.transfer.method import TransferMethod
+else:  # without torch; `component.BASES` has the classes that are allowed at each key
+    Corpus = Corruption = CountedEmbeddings = Encoder = Objective = Optimizer = Rows = Schedule = Screening = Any
+    Service = Task = TokenizerTrainer = TransferMethod = Any
 
 
 def _identifier(value: str) -> str:
@@ -63,21 +84,40 @@ Processes: TypeAlias = Annotated[int, Ge(0), Le(4096)]
 Group: TypeAlias = Annotated[int, Ge(1), Le(1_000_000)]
 #: A component, a mapping from names to components, or null.
 Component: TypeAlias = Any
+CorpusNode: TypeAlias = Annotated[Node[Corpus], Supplied("data_root", "cache_dir")]
+ScreeningNode: TypeAlias = Annotated[Node[Screening], Supplied("overlap_with", "cache_dir")]
+TaskNode: TypeAlias = Annotated[Node[Task], Supplied("data_root", "cache_dir")]
+TrainerNode: TypeAlias = Annotated[Node[TokenizerTrainer], Supplied()]
+ModelNode: TypeAlias = Annotated[Node[Encoder], Supplied("vocab_size")]
+RowsNode: TypeAlias = Annotated[Node[Rows], Supplied("tokenizer")]
+CorruptionNode: TypeAlias = Annotated[Node[Corruption], Supplied("tokenizer")]
+LossNode: TypeAlias = Annotated[Node[Objective], Supplied("tokenizer")]
+OptimizerNode: TypeAlias = Annotated[Node[Optimizer], Supplied("learner", "params")]
+TransferNode: TypeAlias = Annotated[Node[TransferMethod], Supplied()]
+TransferOptimizerNode: TypeAlias = Annotated[Node[Optimizer], Supplied("learner", "lr_scales")]
+ScheduleNode: TypeAlias = Annotated[Node[Schedule], Supplied()]
+TrackerNode: TypeAlias = Annotated[Node[Service], Supplied("folder")]
+EmbeddingsNode: TypeAlias = Annotated[Node[CountedEmbeddings], Supplied()]
 
 
 class Settings(pydantic.BaseModel):
-    """Base class for the settings in a config node."""
+    """Base class for the settings in a config node.
 
-    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+    A user's config files may define more keys, to which other keys refer; they are written to ``config.yaml`` too.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="allow", arbitrary_types_allowed=True)
+    #: The field of the component that has all keys that are not fields of this class; None if there is none.
+    component: ClassVar[str | None] = None
 
     @classmethod
-    def from_config(cls, node: Any) -> Self:
+    def from_config(cls, node: Any, key: str = "") -> Self:
         """Read a config node (``cfg.train``); keys that this class does not define are ignored."""
-        key = full_key(node)
+        key = key or full_key(node)
         values, problems = to_plain(node, key)
         own: dict[str, Any] = {}
         for name, value in values.items():
-            if join(key, name) in problems:
+            if name not in cls.model_fields or join(key, name) in problems:
                 continue
             try:
                 own[name] = validate(value, cls.annotation_of(name))
@@ -102,7 +142,8 @@ class Settings(pydantic.BaseModel):
     @classmethod
     def may_be_null(cls, name: str) -> bool:
         """Whether the type of a setting includes null."""
-        return type(None) in get_args(cls.annotation_of(name))
+        annotation = cls.annotation_of(name)
+        return annotation is Any or type(None) in get_args(annotation)
 
     @classmethod
     def docs(cls, key: str = "") -> Iterator[tuple[str, str]]:
@@ -112,6 +153,48 @@ class Settings(pydantic.BaseModel):
                 yield join(key, name), field.description
             if (model := cls.model_of(name)) is not None:
                 yield from model.docs(join(key, name))
+
+    def chosen(self, *names: str) -> dict[str, Any]:
+        """Return the values of the named settings that are neither null nor false."""
+        values = {name: getattr(self, name) for name in names}
+        return {name: value for name, value in values.items() if value is not None and value is not False}
+
+    def plain(self) -> dict[str, Any]:
+        """Return the settings as plain data, in the form of ``config.yaml``."""
+        left_out = {
+            name
+            for name, field in type(self).model_fields.items()
+            if field.exclude or name not in self.model_fields_set
+        }
+        plain = {name: _plain(value) for name, value in self if name not in left_out}
+        return plain if self.component is None else plain.pop(self.component) | plain
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Settings):
+        return value.plain()
+    if isinstance(value, Node):
+        return dict(value.values)
+    if isinstance(value, Mapping):
+        return {name: _plain(item) for name, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+class CommandSettings(Settings):
+    """Base class for the settings of a command.
+
+    Attributes:
+        words: the overrides of the command line or the call, as the user wrote them.
+        config_folders: the folders in which configs are found, in search order.
+    """
+
+    words: tuple[str, ...] = Field(default=(), exclude=True)
+    config_folders: tuple[Path, ...] = Field(default=(), exclude=True)
+
+    @property
+    def given(self) -> Mapping[str, str]:
+        """The words by the key, or the group, that they set."""
+        return {word.lstrip("+~").partition("=")[0]: word for word in self.words}
 
 
 _BATCH_TOKENS = "number of tokens in an optimizer step, over all ranks and micro-batches"
@@ -213,9 +296,9 @@ class ObjectiveSettings(Settings):
     max_length: Count = _doc("maximum row length in tokens", 128)
     mask_prob: PositiveProb = _doc("share of tokens that are masked or replaced", 0.15)
     causal_share: Prob = _doc("share of rows predicted from left to right", 0.25)
-    rows: Component = None
-    corruption: Component = None
-    losses: Component = None
+    rows: RowsNode
+    corruption: CorruptionNode
+    losses: Mapping[str, LossNode]
 
 
 class PhaseTrainSettings(Settings):
@@ -244,8 +327,8 @@ class PhaseSettings(Settings):
     )
     train: PhaseTrainSettings | None = None
     embedding_after: VectorSettings | None = None
-    objective: Component = None
-    optimizer: Component = None
+    objective: ObjectiveSettings | None = None
+    optimizer: OptimizerNode | None = None
 
 
 _DATA_ROOT = "data folder; null: the environment variable LMTRANSFER_DATA"
@@ -257,7 +340,7 @@ _RUN = (
 _ENSEMBLE = "true: average the probabilities (or scores) over all seeds of the run"
 
 
-class _WithData(Settings):
+class _WithData(CommandSettings):
     data_root: Folder | None = _doc(_DATA_ROOT)
 
 
@@ -268,11 +351,9 @@ class _WithRuns(_WithData):
     )
 
 
-class _OfARun(Settings):
-    run: str = _doc(_RUN, "")
-    trust: bool = _doc(
-        "true: read the data files named in the run's config.yaml even if someone else produced the run", False
-    )
+class _OfARun(CommandSettings):
+    run: str = _doc(_RUN)
+    trust: bool = _doc("true: read the data files named in the run's config.yaml even if someone else produced the run")
 
 
 class ClusterSettings(Settings):
@@ -292,6 +373,11 @@ class ClusterSettings(Settings):
     slurm_setup: Sequence[OneLine] | None = _doc(
         "shell commands that each job runs first, such as [module load python]"
     )
+
+    @classmethod
+    def of(cls, cfg: Any) -> ClusterSettings | None:
+        """Return the settings in the node ``cluster`` of a config; None if it is null."""
+        return None if cfg.get("cluster") is None else cls.from_config(cfg.cluster)
 
 
 _CLUSTER = "slurm: submit each job to a cluster; null: run on this machine"
@@ -331,19 +417,37 @@ class _Words(Settings):
     )
 
 
+class TokenizerSettings(_Words):
+    """``tokenizer`` in pretraining: the component, and the words to add."""
+
+    component = "trainer"
+
+    trainer: TrainerNode
+
+
 class PretrainSettings(_Training):
     """Settings of ``pretrain``."""
 
-    model: Component = None
-    objective: ObjectiveSettings = ObjectiveSettings()
-    corpus: Component = None
-    tokenizer: _Words = _Words()
-    phases: Component = None
-    screening: Component = None
-    embeddings: Component = None
+    model: ModelNode
+    objective: ObjectiveSettings
+    corpus: CorpusNode
+    tokenizer: TokenizerSettings
+    phases: Mapping[str, PhaseSettings] | None = None
+    screening: ScreeningNode | None = None
+    embeddings: EmbeddingsNode | None = None
+    optimizer: OptimizerNode
+    schedule: ScheduleNode
+    tracker: Mapping[str, TrackerNode]
 
 
-class _Transfer(_Training):
+class TransferSettings(_Training):
+    """Settings of ``probe`` and ``finetune``.
+
+    Attributes:
+        is_solved: whether heads are fitted to their optimum, so that no setting of the training is used.
+    """
+
+    is_solved: bool = Field(default=False, exclude=True)
     split: str = _doc("split to score at the end", "dev")
     control: bool = _doc(
         "true: also train the same model from random initialization, with the same budget but its own choice of "
@@ -370,31 +474,34 @@ class _Transfer(_Training):
         True,
     )
     part: str | None = _doc("part of the command to perform, such as seed-3; set only by jobs")
-    task: Component = None
-    transfer: Component = None
-
-
-class ProbeSettings(_Transfer):
-    """Settings of ``probe``."""
-
-    init: str = _doc("run directory of the encoder and tokenizer to probe, or hf:<folder or name on the hub>", "")
-
-
-class FinetuneSettings(_Transfer):
-    """Settings of ``finetune``."""
-
     tokenizer_from: str | None = _doc(
         "with model=... and without init: train from random initialization with the tokenizer of this run"
     )
-    model: Component = None
-    corpus: Component = None
-    objective: Component = None
+    task: TaskNode
+    transfer: TransferNode
+    optimizer: TransferOptimizerNode
+    schedule: ScheduleNode
+    tracker: Mapping[str, TrackerNode]
+    model: ModelNode | None = None
+    corpus: CorpusNode | None = None
+    objective: ObjectiveSettings | None = None
+
+    @override
+    def plain(self) -> dict[str, Any]:
+        unused = ("checkpoint", "learning_rates", "optimizer", "schedule", "train") if self.is_solved else ()
+        return super().plain() | dict.fromkeys(unused)
+
+
+class ProbeSettings(TransferSettings):
+    """Settings of ``probe``."""
+
+    init: str = _doc("run directory of the encoder and tokenizer to probe, or hf:<folder or name on the hub>")
 
 
 class EvaluateSettings(_OfARun, _WithRuns):
     """Settings of ``evaluate``."""
 
-    split: str = _doc("split of the task to score; a pretraining run is scored on its held-out text instead", "test")
+    split: str = _doc("split of the task to score; a pretraining run is scored on its held-out text instead")
     memory_lengths: Sequence[WholeLength] | None = _doc(
         "memory lengths in tokens at which to score a pretraining run, such as [0,64,640]; null: the memory length "
         "used in training"
@@ -410,7 +517,6 @@ class EvaluateSettings(_OfARun, _WithRuns):
     same_length: bool = _doc(
         "true, with memory_lengths: each token attends to memory_length tokens, including itself (Transformer-XL's "
         "evaluation uses true)",
-        False,
     )
     eval_tokens: LargeCount | None = _doc(
         "maximum number of held-out tokens on which to score a pretraining run; null: all"
@@ -426,12 +532,11 @@ class EvaluateSettings(_OfARun, _WithRuns):
     control: bool = _doc(
         "true: score a task without training with random weights of the same model, too; a task's run is always "
         "scored with its control",
-        False,
     )
-    overwrite: bool = _doc("true: replace an existing evaluation with this name", False)
-    hardware: HardwareSettings = HardwareSettings()
-    task: Component = None
-    corpus: Component = None
+    overwrite: bool = _doc("true: replace an existing evaluation with this name")
+    hardware: HardwareSettings
+    task: TaskNode | None = None
+    corpus: CorpusNode | None = None
 
 
 _InputFormat: TypeAlias = Literal[TextFormat, "conll", "conllu", "squad", "quac", "coqa"]
@@ -447,7 +552,7 @@ class PredictSettings(_OfARun, _WithData):
     text: str | None = _doc("a single text; or two texts, or a question and its passage, separated by [SEP]")
     split: str | None = _doc("split of the task to predict; its gold answers may be hidden")
     output: str = _doc(
-        "output file for JSON lines, or - for standard output; with submission: the submission's file or a folder", "-"
+        "output file for JSON lines, or - for standard output; with submission: the submission's file or a folder"
     )
     format: _InputFormat | None = _doc(
         "input format: text (one text per line), tsv, quoted_tsv, csv, jsonl (one object per line, or an array), "
@@ -462,28 +567,26 @@ class PredictSettings(_OfARun, _WithData):
     id_column: str | None = _doc(
         "column with the ids for the output; null: the column id if it exists, otherwise the row index, starting at 0"
     )
-    encoding_errors: Literal["strict", "replace"] = _doc(_ENCODING_ERRORS, "strict")
+    encoding_errors: Literal["strict", "replace"] = _doc(_ENCODING_ERRORS)
     on_error: Literal["stop", "skip"] = _doc(
-        "stop: stop at the first line that cannot be processed; skip: write an error in place of its prediction", "stop"
+        "stop: stop at the first line that cannot be processed; skip: write an error in place of its prediction"
     )
     submission: Literal["glue", "squad"] | None = _doc(
         "glue or squad: write the official submission file for a whole split instead of JSON lines"
     )
-    ensemble: bool = _doc(_ENSEMBLE, False)
+    ensemble: bool = _doc(_ENSEMBLE)
     entities: bool = _doc(
         "true, for a tagger: read running text, and return its entities with their character offsets (start, end) and "
         "labels",
-        False,
     )
-    top_k: TopK = _doc("number of candidates for each [MASK]", 5)
+    top_k: TopK = _doc("number of candidates for each [MASK]")
     group: Group = _doc(
         "maximum number of inputs to process together; from standard input, a group contains only the inputs that "
         "have arrived",
-        256,
     )
-    overwrite: bool = _doc(_OVERWRITE, False)
-    hardware: HardwareSettings = HardwareSettings()
-    task: Component = None
+    overwrite: bool = _doc(_OVERWRITE)
+    hardware: HardwareSettings
+    task: TaskNode | None = None
 
 
 class EmbedSettings(_OfARun):
@@ -492,9 +595,8 @@ class EmbedSettings(_OfARun):
     input: str = _doc(
         "file of texts: .txt (one text per line), .tsv, .csv, .json, .jsonl, .parquet or .arrow, which may be "
         "compressed; or a folder written by datasets.save_to_disk; or - for standard input",
-        "",
     )
-    output: str = _doc("output file for the vectors: .npy (float32, shape (rows, width)) or .parquet", "")
+    output: str = _doc("output file for the vectors: .npy (float32, shape (rows, width)) or .parquet")
     pooling: str | None = _doc(
         "mean, max, cls, last_token, family (the published pooler of the encoder family), bilstm or attention (both "
         "only if trained on a task); null: as in the run's head, or as the publisher of an imported model defines it "
@@ -506,13 +608,11 @@ class EmbedSettings(_OfARun):
     )
     standardise: bool = _doc(
         "true: scale each feature to mean 0 and deviation 1, computed on the training set if the run's head does so, "
-        "otherwise on the input",
-        False,
+        "otherwise on the input"
     )
     normalise: bool = _doc(
         "true: divide each vector by its Euclidean norm, so that dot products are cosines; false: do so only if the "
-        "publisher does and pooling is null",
-        False,
+        "publisher does and pooling is null"
     )
     max_length: Count | None = _doc(
         "maximum text length in tokens, including the two special tokens; longer texts are truncated; null: the "
@@ -525,11 +625,11 @@ class EmbedSettings(_OfARun):
     )
     delimiter: str | None = _doc(_DELIMITER)
     text_column: str | None = _doc("table column or JSON field with the text; null: text or sentence")
-    vector_column: str = _doc("name of the column that contains the vectors in parquet", "vector")
-    encoding_errors: Literal["strict", "replace"] = _doc(_ENCODING_ERRORS, "strict")
-    group: Group = _doc("maximum number of rows in memory at a time; also the row group size of parquet output", 4096)
-    overwrite: bool = _doc(_OVERWRITE, False)
-    hardware: HardwareSettings = HardwareSettings()
+    vector_column: str = _doc("name of the column that contains the vectors in parquet")
+    encoding_errors: Literal["strict", "replace"] = _doc(_ENCODING_ERRORS)
+    group: Group = _doc("maximum number of rows in memory at a time; also the row group size of parquet output")
+    overwrite: bool = _doc(_OVERWRITE)
+    hardware: HardwareSettings
 
 
 _MARGIN = 'margin in points; 1: report "equivalent within 1 point" if two one-sided tests show a smaller difference'
@@ -538,13 +638,13 @@ _MARGIN = 'margin in points; 1: report "equivalent within 1 point" if two one-si
 class ReportSettings(_WithData):
     """Settings of ``report``."""
 
-    runs: str | Sequence[str] = _doc("folder with your run directories, or several folders: runs=[a,b]", "runs")
+    runs: str | Sequence[str] = _doc("folder with your run directories, or several folders: runs=[a,b]")
     to: str | None = _doc("folder for the report; null: <runs>/report")
-    title: str = _doc("title of the pages", "lmtransfer report")
-    watch: bool = _doc("true: only show the progress of a running study until it ends", False)
+    title: str = _doc("title of the pages")
+    watch: bool = _doc("true: only show the progress of a running study until it ends")
     margin: Positive | None = _doc(_MARGIN)
-    verdicts: bool = _doc("false: omit verdicts, for a demonstration whose runs are too short for them", True)
-    figures: bool = _doc("false: write only tables, which does not require matplotlib", True)
+    verdicts: bool = _doc("false: omit verdicts, for a demonstration whose runs are too short for them")
+    figures: bool = _doc("false: write only tables, which does not require matplotlib")
     format: Literal["csv", "parquet", "latex"] | None = _doc(
         "csv or parquet: also write all scores, one row per seed; latex: also write the table in LaTeX"
     )
@@ -553,22 +653,22 @@ class ReportSettings(_WithData):
     )
 
 
-class CompareSettings(Settings):
+class CompareSettings(CommandSettings):
     """Settings of ``compare``."""
 
-    runs: str | Sequence[str] = _doc("two folders: runs=[a,b]", "")
+    runs: str | Sequence[str] = _doc("two folders: runs=[a,b]")
     to: str | None = _doc("folder for the page; null: <the folder that contains both>/compare")
     margin: Positive | None = _doc(_MARGIN)
-    most: Whole = _doc("number of flipped examples to show for each side", 10)
+    most: Whole = _doc("number of flipped examples to show for each side")
 
 
 class ExportHubSettings(Settings):
     """``hub`` in ``export``."""
 
     private: bool = _doc(
-        "whether a new repository is private; the visibility of an existing repository does not change", True
+        "whether a new repository is private; the visibility of an existing repository does not change"
     )
-    branch: str = _doc("branch to upload to", "main")
+    branch: str = _doc("branch to upload to")
     message: str | None = _doc('commit message; null: "Upload <name of the run>"')
 
 
@@ -583,7 +683,6 @@ class ExportSettings(_WithData):
     run: str = _doc(
         "directory of a pretraining, import, probe or finetuning run; if it has several seeds, the first seed, unless "
         "you name another (.../seed-2)",
-        "",
     )
     to: str | None = _doc(
         "output folder; onnx: write ONNX to <run>/onnx; null: only upload with push, without a local copy"
@@ -593,7 +692,6 @@ class ExportSettings(_WithData):
         "tensors if transformers has no such model; adapter: the low-rank updates and the head of a run with "
         "transfer=lora, for peft; run: the unchanged run directory; babylm: the challenge's submission file and form, "
         "from the evaluations and finetuning runs in results",
-        "auto",
     )
     base: str | None = _doc(
         "with format=adapter: folder of the exported base model, which is checked; null: write the base model to "
@@ -603,12 +701,11 @@ class ExportSettings(_WithData):
         "with format=sentence_transformers: mean, cls or max pooling of the last layer; null: as in the run's head, "
         "otherwise mean"
     )
-    normalise: bool = _doc("true, with format=sentence_transformers: divide each vector by its Euclidean norm", False)
+    normalise: bool = _doc("true, with format=sentence_transformers: divide each vector by its Euclidean norm")
     checkpoint: Literal["best", "last"] | None = _doc("best or last; null: best if it exists, otherwise last")
     revisions: bool | Literal["babylm"] = _doc(
         "true: also export each revision from train.save_at to its own folder or branch (step500-tokens1M); babylm: "
         "name them by the words read, as the BabyLM challenge does (chck_10M)",
-        False,
     )
     name: Name | None = _doc("model name in the model card; null: the name of the run")
     license: License | None = _doc("license in the model card, such as apache-2.0; null: not stated")
@@ -619,27 +716,25 @@ class ExportSettings(_WithData):
         "folder of runs; the model card lists the scores of the runs that started from this run; with format=babylm: "
         "folder of the evaluations and finetuning runs; null: runs"
     )
-    overwrite: bool = _doc("true: replace an existing export, and the files on the hub's branch", False)
+    overwrite: bool = _doc("true: replace an existing export, and the files on the hub's branch")
     push: str | None = _doc("hub repository to upload to, such as my-name/my-model; it is created if it does not exist")
-    dry_run: bool = _doc("true: list what push would send, but send nothing", False)
-    hub: ExportHubSettings = ExportHubSettings()
+    dry_run: bool = _doc("true: list what push would send, but send nothing")
+    hub: ExportHubSettings
     data_root: Folder | None = _doc(
         "data folder; if it contains the run's own text, the export is also checked on some lines of this text"
     )
 
 
-class ImportSettings(Settings):
+class ImportSettings(CommandSettings):
     """Settings of ``import``."""
 
-    source: str = _doc(
-        "folder of a published model or run, or its name on the hub: owner/name or owner/name@revision", ""
-    )
+    source: str = _doc("folder of a published model or run, or its name on the hub: owner/name or owner/name@revision")
     name: Name | None = _doc(
         "name of the run directory <output_root>/import/<name>; null: the last part of source, or the name of the "
         "copied run"
     )
     tokenizer: _Words = _Words()
-    output_root: Folder = _doc("folder for run directories", "runs")
+    output_root: Folder = _doc("folder for run directories")
 
 
 class InspectSettings(PretrainSettings):
@@ -657,16 +752,15 @@ class InspectSettings(PretrainSettings):
         "true: run a few training steps to estimate time and memory; false: only count parameters", True
     )
     name: Name | None = _doc("accepted as in pretrain; inspect creates no run directory")  # type: ignore[assignment]
-    task: Component = None
+    task: TaskNode | None = None
 
 
-class ListSettings(Settings):
+class ListSettings(CommandSettings):
     """Settings of ``list``."""
 
     what: str | Sequence[str] = _doc(
         "all, or one or more of models, objectives, phases, embeddings, corpora, screenings, tokenizers, tasks, "
         "transfers, optimizers, schedules, trackers, recipes and studies",
-        "all",
     )
 
 
@@ -681,31 +775,27 @@ class PrepareSettings(_WithData):
         "which of several jobs this is, such as 3/16: the job tokenizes its share of the corpus, and a last prepare "
         "without shard joins them; null: the whole corpus"
     )
-    corpus: Component = None
-    tokenizer: Component = None
-    screening: Component = None
+    corpus: CorpusNode
+    tokenizer: TrainerNode
+    screening: ScreeningNode | None = None
 
 
 class ServeSettings(_OfARun):
     """Settings of ``serve``."""
 
-    host: str = _doc(
-        "address to listen on; an address that other machines can reach requires allow_remote=true", "127.0.0.1"
-    )
-    port: Annotated[int, Ge(0), Le(65_535)] = _doc("port of the page; 0: any free port", 8000)
+    host: str = _doc("address to listen on; an address that other machines can reach requires allow_remote=true")
+    port: Annotated[int, Ge(0), Le(65_535)] = _doc("port of the page; 0: any free port")
     allow_remote: bool = _doc(
-        "true: allow an address that other machines can reach; the page has neither a password nor encryption", False
+        "true: allow an address that other machines can reach; the page has neither a password nor encryption"
     )
-    evidence: bool = _doc("false: do not show the evidence of each word", True)
-    ensemble: bool = _doc(_ENSEMBLE, False)
-    top_k: TopK = _doc("number of candidates for each [MASK]", 5)
+    evidence: bool = _doc("false: do not show the evidence of each word")
+    ensemble: bool = _doc(_ENSEMBLE)
+    top_k: TopK = _doc("number of candidates for each [MASK]")
     max_bytes: Annotated[int, Ge(100), Le(2**31)] = _doc(
-        "maximum size of a request in bytes; larger requests are rejected", 50_000
+        "maximum size of a request in bytes; larger requests are rejected"
     )
-    max_seconds: Positive = _doc(
-        "maximum time for a response in seconds, half of which is for the evidence of words", 20.0
-    )
-    hardware: HardwareSettings = HardwareSettings()
+    max_seconds: Positive = _doc("maximum time for a response in seconds, half of which is for the evidence of words")
+    hardware: HardwareSettings
 
 
 class StudyPretrainSettings(_Budget):
@@ -753,10 +843,10 @@ class StudySettings(_WithRuns):
     study: Component = None
 
 
-COMMANDS: Mapping[str, type[Settings]] = {
+COMMANDS: Mapping[str, type[CommandSettings]] = {
     "pretrain": PretrainSettings,
     "probe": ProbeSettings,
-    "finetune": FinetuneSettings,
+    "finetune": TransferSettings,
     "evaluate": EvaluateSettings,
     "predict": PredictSettings,
     "embed": EmbedSettings,

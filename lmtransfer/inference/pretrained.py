@@ -8,9 +8,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from omegaconf import OmegaConf
 
-from lmtransfer.config.plain import literal
 from lmtransfer.data.batch import PackedBatch, pack
 from lmtransfer.errors import ConfigError, DataError, RunDirectoryError
 from lmtransfer.models.base import Encoder
@@ -174,9 +172,7 @@ def open_pretrained(saved: SavedRun, *, hardware: Hardware, trained: bool = True
             f"run={saved.path}: this run was not pretrained on text, so it has no head that predicts tokens; choose a "
             f"pretraining run, such as runs/pretrain/<name>"
         )
-    config: Any = OmegaConf.create(literal(saved.config))
-    config.init = None  # the weights come from the run itself, not from its init
-    parts, learner = load_learner(saved, config, trained=trained)
+    parts, learner = load_learner(saved, trained=trained)
     frame = Frame(tokenizer=saved.tokenizer, encoder=learner.encoder, rows=parts.rows)
     return Pretrained(learner.to(hardware.device).eval(), frame)
 

@@ -6,16 +6,16 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
-from omegaconf import DictConfig, OmegaConf
 from rich import box
 from rich.table import Table
 
-from lmtransfer.config.component import build
+from lmtransfer.config.component import Node
 from lmtransfer.config.revisions import count_text
+from lmtransfer.config.settings import EvaluateSettings
 from lmtransfer.config.sweep_names import in_sweep, sweep_name
 from lmtransfer.errors import ConfigError, DataError, RunDirectoryError
 from lmtransfer.inference.completions import score_completions
@@ -114,14 +114,15 @@ def _answers(embedded: TextVectors, task: SentenceSimilarity) -> list[ScoreAnswe
     return [ScoreAnswer(cosine) for cosine in (unit[::2] * unit[1::2]).sum(1).tolist()]
 
 
+ZeroShotTask: TypeAlias = CompletionTask | SentenceSimilarity
 _COMMANDS = ("pretrain", "import", "probe", "finetune")
 
 
-def evaluate_zero_shot(cfg: DictConfig) -> Path:
+def evaluate_zero_shot(settings: EvaluateSettings, node: Node[Any]) -> Path:
     """Score a run, or its seeds or revisions, without training; write a run directory for each.
 
     Args:
-        cfg: the checked config of ``evaluate``; its ``task`` needs no head.
+        node: the task, which needs no head.
 
     Returns:
         The run directory, or the folder that contains those of the seeds or revisions.
@@ -130,61 +131,65 @@ def evaluate_zero_shot(cfg: DictConfig) -> Path:
         ConfigError: the run cannot be scored this way.
         DataError: the data are missing or malformed.
     """
-    saved = open_run_to_embed(str(cfg.run), trust=cfg.trust)
-    hardware = eager_hardware(cfg)
-    task: CompletionTask | SentenceSimilarity = build(cfg.task, data_root=cfg.data_root or saved.data_root)
-    if cfg.control and (isinstance(task, SentenceSimilarity) or task.needs_revisions):
+    saved = open_run_to_embed(settings.run, trust=settings.trust)
+    hardware = eager_hardware(settings.hardware)
+    task: ZeroShotTask = node.build(data_root=settings.data_root or saved.data_root)
+    if settings.control and (isinstance(task, SentenceSimilarity) or task.needs_revisions):
         raise ConfigError(f"control=true: task={task.name} has no control; leave it out")
     with process_group.join(hardware.wait_seconds):
-        parts = _parts(cfg, task, saved)
+        parts = _parts(settings, task, saved)
         if list(parts) == [""]:
-            return _evaluate(cfg, task, saved, hardware, name=cfg.name, resume=cfg.overwrite or in_sweep())
-        whole = cfg.name or f"{_run_name(saved.path)}-{task.name}-{cfg.split}"
+            return _evaluate(
+                settings, task, saved, hardware, name=settings.name, resume=settings.overwrite or in_sweep()
+            )
+        whole = settings.name or f"{_run_name(saved.path)}-{task.name}-{settings.split}"
         for name, part in parts.items():
-            _evaluate_once(cfg, task, part, hardware, name=f"{whole}/{name}")
-        return (Path(cfg.output_root) / "evaluate" / sweep_name(whole)).resolve()
+            _evaluate_once(settings, task, part, hardware, name=f"{whole}/{name}")
+        return (Path(settings.output_root) / "evaluate" / sweep_name(whole)).resolve()
 
 
-def _parts(cfg: DictConfig, task: CompletionTask | SentenceSimilarity, saved: SavedRun) -> dict[str, SavedRun]:
+def _parts(settings: EvaluateSettings, task: ZeroShotTask, saved: SavedRun) -> dict[str, SavedRun]:
     """Return the runs to score, by the end of their names: the seeds of a run, and the revisions if all are requested.
 
     A single run has the name "".
     """
     seeds = pretraining_seeds(saved, key="run")
-    if cfg.revisions is not None:
+    if settings.revisions is not None:
         if isinstance(task, CompletionTask) and task.needs_revisions:
             raise ConfigError(
-                f"revisions={cfg.revisions}: task={task.name} always compares all revisions; leave it out"
+                f"revisions={settings.revisions}: task={task.name} always compares all revisions; leave it out"
             )
         if saved.revision is not None:
-            raise ConfigError(f"revisions={cfg.revisions}: run={cfg.run} is one revision; leave one of the two out")
+            raise ConfigError(
+                f"revisions={settings.revisions}: run={settings.run} is one revision; leave one of the two out"
+            )
     parts: dict[str, SavedRun] = {}
     for run in seeds:
         folder = f"of-{run.path.name}" if len(seeds) > 1 else ""
-        if cfg.revisions is None:
+        if settings.revisions is None:
             parts[folder] = run
             continue
         revisions = run.directory.checkpoints.revisions()
         if not revisions:
             raise RunDirectoryError(
-                f"run={cfg.run} has no revisions: leave revisions= out, or pretrain with train.save_at=[0,100k,1M]"
+                f"run={settings.run} has no revisions: leave revisions= out, or pretrain with train.save_at=[0,100k,1M]"
             )
         parts |= {f"{folder}/{count_text(tokens)}".lstrip("/"): replace(run, revision=tokens) for tokens in revisions}
     return parts
 
 
 def _evaluate_once(
-    cfg: DictConfig, task: CompletionTask | SentenceSimilarity, saved: SavedRun, hardware: Hardware, *, name: str
+    settings: EvaluateSettings, task: ZeroShotTask, saved: SavedRun, hardware: Hardware, *, name: str
 ) -> None:
     """Score a seed or a revision, unless this has already been done."""
-    directory = RunDirectory(Path(cfg.output_root) / "evaluate" / sweep_name(name))
-    if not directory.is_finished or cfg.overwrite:
-        _evaluate(cfg, task, saved, hardware, name=name, resume=True)
+    directory = RunDirectory(Path(settings.output_root) / "evaluate" / sweep_name(name))
+    if not directory.is_finished or settings.overwrite:
+        _evaluate(settings, task, saved, hardware, name=name, resume=True)
 
 
 def _evaluate(
-    cfg: DictConfig,
-    task: CompletionTask | SentenceSimilarity,
+    settings: EvaluateSettings,
+    task: ZeroShotTask,
     saved: SavedRun,
     hardware: Hardware,
     *,
@@ -193,16 +198,16 @@ def _evaluate(
 ) -> Path:
     """Score a run and write a run directory."""
     if isinstance(task, CompletionTask):
-        scores = score_completions(task, cfg.split, saved, hardware, control=cfg.control)
+        scores = score_completions(task, settings.split, saved, hardware, control=settings.control)
     else:
-        scores = score_similarity(task, cfg.split, saved, hardware)
+        scores = score_similarity(task, settings.split, saved, hardware)
     findings = scores.findings
     console = Console(highlight=False, quiet=not process_group.is_main())
     for line in task_notes(task):
         console.print(f"note: {line}", markup=False, soft_wrap=True)
-    config = cast("dict[str, Any]", OmegaConf.to_container(cfg, resolve=True)) | {"run": str(saved.reference)}
-    name = sweep_name(name or f"{_run_name(Path(saved.reference))}-{task.name}-{cfg.split}")
-    directory = RunDirectory.create(cfg.output_root, "evaluate", name, resume=resume)
+    config = settings.model_copy(update={"run": saved.reference}).plain()
+    name = sweep_name(name or f"{_run_name(Path(saved.reference))}-{task.name}-{settings.split}")
+    directory = RunDirectory.create(settings.output_root, "evaluate", name, resume=resume)
     directory.write_config(config)
     directory.write_versions(versions())
     seed = pretraining_seed(saved)
@@ -211,7 +216,7 @@ def _evaluate(
         command="evaluate",
         task=task.name,
         task_fingerprint=findings.examples.fingerprint(task.main_metric),
-        split=cfg.split,
+        split=settings.split,
         metrics=findings.metrics,
         main_metric=task.main_metric,
         control=None if scores.control is None else {"metrics": dict(scores.control)},
@@ -230,7 +235,7 @@ def _evaluate(
         },
     )
     if process_group.is_main():
-        _write_answers(directory, task, scores, seed, cfg.split)
+        _write_answers(directory, task, scores, seed, settings.split)
     directory.write_result(result)
     if process_group.is_main():
         _print(result, scores, saved, directory, console)
@@ -239,7 +244,7 @@ def _evaluate(
 
 def _write_answers(
     directory: RunDirectory,
-    task: CompletionTask | SentenceSimilarity,
+    task: ZeroShotTask,
     scores: ZeroShotScores,
     seed: int | None,
     split: str,

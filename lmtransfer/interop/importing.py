@@ -28,7 +28,7 @@ from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
 
 from lmtransfer.config import paths
-from lmtransfer.config.component import build, resolve
+from lmtransfer.config.component import build
 from lmtransfer.config.composing import compose_files
 from lmtransfer.data.corpora.text_files import source_digest
 from lmtransfer.data.token_cache import make_once
@@ -115,7 +115,7 @@ def attention_of(saved: SavedRun, encoder: Encoder) -> Direction:
     objective = saved.config.get("objective")
     losses = objective.get("losses") if isinstance(objective, Mapping) else None
     nodes = [saved.component(f"objective.losses.{name}", "tokenizer") for name in losses or {}]
-    kinds = [resolve(node["_target_"]) for node in nodes]
+    kinds = [node.cls for node in nodes]
     direction = shared_attention(encoder, [kind for kind in kinds if issubclass(kind, Objective)])
     return direction or encoder.attention
 
@@ -194,7 +194,8 @@ def _module(model: dict[str, Any], objective: dict[str, Any] | None, tokenizer: 
     encoder: Encoder = build(model, vocab_size=size)
     if objective is None:
         return nn.ModuleDict({"encoder": encoder})
-    return PretrainingLearner(encoder, [build(node, tokenizer=tokenizer) for node in objective["losses"].values()])
+    losses = objective["losses"].values()
+    return PretrainingLearner(encoder, [build(loss, tokenizer=tokenizer) for loss in losses])
 
 
 def write_imported_model(imported: ImportedModel, run: RunDirectory, *, name: str, words: Path | None = None) -> None:

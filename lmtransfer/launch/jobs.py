@@ -15,13 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig, OmegaConf
 from rich.text import Text
 
 from lmtransfer.config.config_files import own_folder
 from lmtransfer.config.overrides import command_line_overrides, key_of, override_keys
-from lmtransfer.config.settings import ClusterSettings, Settings
-from lmtransfer.config.types import SmallCount
+from lmtransfer.config.settings import ClusterSettings
 from lmtransfer.errors import ConfigError, Interrupted, RunDirectoryError
 from lmtransfer.launch.processes import LocalProcess, Process, check_cluster, submit
 from lmtransfer.runs.create_or_resume import writer
@@ -75,12 +73,6 @@ class Job:
         return (self.command, *self.overrides, *(word for word in extra if word.partition("=")[0] not in own))
 
 
-class _PlaceSettings(Settings):
-    jobs: SmallCount = 1
-    cluster: ClusterSettings | None = None
-    cache_dir: str | None = None
-
-
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where jobs run.
@@ -99,25 +91,31 @@ class Place:
     cache_dir: str | None = None
 
     @classmethod
-    def of(cls, cfg: DictConfig, *, command: str | None = None) -> Place:
+    def of(
+        cls,
+        jobs: int,
+        cluster: ClusterSettings | None,
+        *,
+        cache_dir: str | None,
+        command: str | None = None,
+        threads: int | None = None,
+    ) -> Place:
         """Build the place from a command's ``jobs`` and ``cluster``.
 
         Args:
             command: name of the command, if the jobs are parts of it; None if the jobs are other commands.
+            threads: the command's ``hardware.threads``; null gives each job its share of the cores.
         """
-        settings = _PlaceSettings.from_config(OmegaConf.masked_copy(cfg, ["jobs", "cluster", "cache_dir"]))
-        if (settings.jobs > 1 or settings.cluster is not None) and ranks.world_size() > 1:
+        if (jobs > 1 or cluster is not None) and ranks.world_size() > 1:
             raise ConfigError("jobs and cluster start their own processes: leave both out under torchrun")
-        if settings.cluster is not None:
-            check_cluster(settings.cluster)
+        if cluster is not None:
+            check_cluster(cluster)
         folder = own_folder()
         options = [] if folder is None else ["-cd", folder]
         if command is not None and HydraConfig.initialized():
             primary = HydraConfig.get().job.config_name
             options += ["--config-name", str(primary)] if primary not in (None, command) else []
-        threads = OmegaConf.select(cfg, "hardware.threads", default=1, throw_on_resolution_failure=False)
-        shares_cores = command is None or threads is None
-        return cls(settings.jobs, settings.cluster, tuple(options), shares_cores, settings.cache_dir)
+        return cls(jobs, cluster, tuple(options), shares_cores=threads is None, cache_dir=cache_dir)
 
     @property
     def is_here(self) -> bool:

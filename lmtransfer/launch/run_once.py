@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationResolutionError, MissingMandatoryValue, OmegaConfBaseException
 
+from lmtransfer.config.check import read_settings
+from lmtransfer.config.composing import command_config
+from lmtransfer.config.config_files import config_folders, reference_config
 from lmtransfer.config.effective import complete_values
+from lmtransfer.config.overrides import command_line_overrides
+from lmtransfer.config.plain import to_plain
+from lmtransfer.config.settings import COMMANDS, CommandSettings
 from lmtransfer.config.sources import named_by_user
 from lmtransfer.errors import ConfigError
 from lmtransfer.runs.create_or_resume import remove_failed_starts
@@ -32,7 +38,34 @@ def run_as_is(command: str, cfg: DictConfig, **arguments: Any) -> Any:
     """Run a command like ``run_once``, but raise settings errors and machine errors unchanged."""
     complete_values(cfg, command)
     with door.command(named_by_user(cfg, command), has_trust="trust" in cfg), remove_failed_starts():
-        return module_of(command).run(cfg, **arguments)
+        return module_of(command).run(settings_of(command, cfg) if command in WITH_SETTINGS else cfg, **arguments)
+
+
+#: The commands whose ``run`` takes settings; that of the others takes the configuration and checks it itself.
+WITH_SETTINGS = frozenset(
+    {"compare", "embed", "evaluate", "export", "finetune", "import", "inspect", "list", "predict", "prepare"}
+    | {"pretrain", "probe", "report", "serve"}
+)
+
+
+def settings_of(command: str, cfg: DictConfig) -> CommandSettings:
+    """Check a completed configuration, and return it as the settings of the command."""
+    values, problems = to_plain(cfg, "")
+    return read_settings(
+        COMMANDS[command],
+        values,
+        command=command,
+        known=reference_config(command),
+        problems=problems,
+        words=command_line_overrides(),
+        config_folders=config_folders(),
+    )
+
+
+def command_settings(command: str, words: Sequence[str], *, config_dir: str | None = None) -> CommandSettings:
+    """Return the settings of ``lmtransfer <command> <words>``."""
+    with command_config(command, words, config_dir=config_dir) as cfg:
+        return settings_of(command, cfg)
 
 
 def module_of(command: str) -> ModuleType:
@@ -42,7 +75,10 @@ def module_of(command: str) -> ModuleType:
 
 def settings_check(command: str) -> Callable[[DictConfig], object] | None:
     """Return the function that checks a command's settings before work starts; None if it checks them as it runs."""
-    return getattr(module_of(command), "check_settings", None)
+    check: Callable[[Any], object] | None = getattr(module_of(command), "check_settings", None)
+    if check is None or command not in WITH_SETTINGS:
+        return check
+    return lambda cfg: check(settings_of(command, cfg))
 
 
 def to_user_error(error: Exception, cfg: DictConfig) -> Exception:

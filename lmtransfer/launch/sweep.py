@@ -26,8 +26,10 @@ from lmtransfer.config.composing import quote_texts, running_config
 from lmtransfer.config.config_files import primary_config
 from lmtransfer.config.effective import complete_values
 from lmtransfer.config.overrides import CommandLine, key_of
+from lmtransfer.config.settings import ClusterSettings, Settings
 from lmtransfer.config.sources import named_by_user
 from lmtransfer.config.sweep_names import as_point, point_suffix, sweep_name
+from lmtransfer.config.types import SmallCount
 from lmtransfer.errors import ConfigError, Interrupted, LmtransferError
 from lmtransfer.launch.jobs import Job, Place, run_jobs
 from lmtransfer.launch.run_once import run_as_is, settings_check, to_user_error
@@ -89,6 +91,12 @@ def run_sweep(command: str, line: CommandLine, words: Sequence[str], folders: Se
     return sweep.close()
 
 
+class _PlaceSettings(Settings):
+    jobs: SmallCount = 1
+    cluster: ClusterSettings | None = None
+    cache_dir: str | None = None
+
+
 class _Sweep:
     def __init__(self, command: str, line: CommandLine, words: Sequence[str], folders: Sequence[Path]) -> None:
         self._command, self._folders = command, folders
@@ -107,7 +115,14 @@ class _Sweep:
         new = {"jobs", "cluster"} - primary_config(self._command).keys()
         words = [f"+{word}" if word.partition("=")[0] in new else word for word in self._words]
         with self._config(overrides.first_values(words, self._folders), sweep=words) as cfg:
-            place = Place.of(cfg, command=self._command)
+            chosen = _PlaceSettings.from_config(OmegaConf.masked_copy(cfg, ["jobs", "cluster", "cache_dir"]))
+            place = Place.of(
+                chosen.jobs,
+                chosen.cluster,
+                cache_dir=chosen.cache_dir,
+                command=self._command,
+                threads=OmegaConf.select(cfg, "hardware.threads", default=1, throw_on_resolution_failure=False),
+            )
             params: Any = OmegaConf.to_container(HydraConfig.get().sweeper.params or OmegaConf.create(), resolve=False)
         points = make_points(params, [word for word in self._words if word not in where], self._folders)
         with self._config(points[0].words) as cfg:  # a recipe can also say where the points run

@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
-from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
-from lmtransfer.config.component import build, resolve
-from lmtransfer.config.phases import Phase, phases_of
+from lmtransfer.config.phases import Phase
+from lmtransfer.config.settings import ObjectiveSettings, PretrainSettings
 from lmtransfer.errors import ConfigError
 from lmtransfer.interop.added_tokens import extend_weights
 from lmtransfer.interop.open_run import open_saved
@@ -39,67 +38,62 @@ class PretrainingParts:
     heads: Mapping[str, Tensor] = field(default_factory=dict)
 
 
-def build_parts(cfg: DictConfig, tokenizer: Tokenizer) -> PretrainingParts:
+def objective_of(saved: SavedRun) -> ObjectiveSettings:
+    """Return the objective of a run, whose components are checked."""
+    node = saved.config["objective"]
+    rows, corruption = (saved.component(f"objective.{part}", "tokenizer") for part in ("rows", "corruption"))
+    losses = {name: saved.component(f"objective.losses.{name}", "tokenizer") for name in node["losses"]}
+    return ObjectiveSettings.model_construct(**{**node, "rows": rows, "corruption": corruption, "losses": losses})
+
+
+def build_parts(settings: PretrainSettings, tokenizer: Tokenizer) -> PretrainingParts:
     """Build the parts of a run; with ``init``, load the weights of the encoder and return those of the heads."""
     heads: dict[str, Tensor] = {}
-    if cfg.get("init"):
-        read_encoder(open_saved(cfg.init, key="init"))
-    encoder = new_encoder(cfg.model, tokenizer, seed=cfg.seed)
-    if cfg.get("init"):
-        heads = _load_encoder(encoder, open_saved(cfg.init, key="init"), tokenizer, cfg)
-    return parts_over(cfg.objective, encoder, tokenizer, heads)
+    if settings.init:
+        read_encoder(open_saved(settings.init, key="init"))
+    encoder = new_encoder(settings.model, tokenizer, seed=settings.seed)
+    if settings.init:
+        heads = _load_encoder(encoder, open_saved(settings.init, key="init"), tokenizer, settings)
+    return parts_over(settings.objective, encoder, tokenizer, heads)
 
 
-def build_phases(cfg: DictConfig, tokenizer: Tokenizer) -> list[PretrainingParts]:
-    """Build the parts of each phase; all share the encoder, and phases with equal losses in a row share objectives."""
-    last = build_parts(cfg, tokenizer)
-    return parts_of_phases(cfg, last, tokenizer)
+def parts_of_phases(phases: Sequence[Phase], last: PretrainingParts, tokenizer: Tokenizer) -> list[PretrainingParts]:
+    """Build the parts of each phase, given those of the last phase.
 
-
-def parts_of_phases(cfg: DictConfig, last: PretrainingParts, tokenizer: Tokenizer) -> list[PretrainingParts]:
-    """Build the parts of all phases, given those of the last phase."""
-    phases, of_phases = phases_of(cfg), [last]
+    All phases share the encoder, and phases with equal losses in a row share objectives.
+    """
+    of_phases = [last]
     for phase, after in reversed(list(zip(phases, phases[1:], strict=False))):
         try:
-            parts = _of_phase(cfg, phase, last, tokenizer)
+            parts = _of_phase(phase, last, tokenizer)
         except ConfigError as error:
             raise ConfigError([f"phases.{phase.name}: {problem}" for problem in error.problems]) from error
-        if losses_of(cfg, phase) == losses_of(cfg, after):
+        if phase.objective.losses == after.objective.losses:
             parts = replace(parts, objectives=of_phases[0].objectives, encoder=of_phases[0].encoder)
         of_phases.insert(0, parts)
     return of_phases
 
 
-def _of_phase(cfg: DictConfig, phase: Phase, last: PretrainingParts, tokenizer: Tokenizer) -> PretrainingParts:
+def _of_phase(phase: Phase, last: PretrainingParts, tokenizer: Tokenizer) -> PretrainingParts:
     """Build the parts of a phase other than the last; word-vector objectives train only the token embeddings."""
-    node, encoder = OmegaConf.select(cfg, phase.objective), last.encoder
-    directions = {direction for loss in node.losses.values() for direction in _directions(loss)}
+    encoder = last.encoder
+    directions = {direction for loss in phase.objective.losses.values() for direction in loss.cls.directions}
     if directions == {"none"} and encoder.attention != "none":
         encoder = TokenVectors(encoder)
     if phase.after is not None and encoder.token_embedding is None:
         raise ConfigError(f"embedding_after: {type(encoder).__name__} has no table of token embeddings; leave it out")
-    return parts_over(node, encoder, tokenizer, last.heads)
-
-
-def _directions(loss: DictConfig) -> Sequence[str]:
-    objective = resolve(loss._target_)
-    return objective.directions if issubclass(objective, Objective) else ()
-
-
-def losses_of(cfg: DictConfig, phase: Phase) -> object:
-    """Return the losses of a phase as plain values."""
-    return OmegaConf.to_container(OmegaConf.select(cfg, phase.objective).losses, resolve=True)
+    return parts_over(phase.objective, encoder, tokenizer, last.heads)
 
 
 def parts_over(
-    objective: DictConfig, encoder: Encoder, tokenizer: Tokenizer, heads: Mapping[str, Tensor]
+    objective: ObjectiveSettings, encoder: Encoder, tokenizer: Tokenizer, heads: Mapping[str, Tensor]
 ) -> PretrainingParts:
     """Build the parts of an objective for an existing encoder, and check that all are compatible."""
     parts = PretrainingParts(
         encoder=encoder,
-        rows=build(objective.rows, tokenizer=tokenizer),
-        corruption=build(objective.corruption, tokenizer=tokenizer),
-        objectives=[build(node, tokenizer=tokenizer) for node in objective.losses.values()],
+        rows=objective.rows.build(tokenizer=tokenizer),
+        corruption=objective.corruption.build(tokenizer=tokenizer),
+        objectives=[node.build(tokenizer=tokenizer) for node in objective.losses.values()],
         heads=heads,
     )
     check_compatible(encoder=encoder, objectives=parts.objectives, rows=parts.rows, corruption=parts.corruption)
@@ -111,13 +105,15 @@ def parts_over(
     return parts
 
 
-def _load_encoder(encoder: Encoder, saved: SavedRun, tokenizer: Tokenizer, cfg: DictConfig) -> dict[str, Tensor]:
+def _load_encoder(
+    encoder: Encoder, saved: SavedRun, tokenizer: Tokenizer, settings: PretrainSettings
+) -> dict[str, Tensor]:
     """Load the weights of a run into the encoder, resized for added words; return the weights of the run's heads."""
 
     def learner_of(vocab_size: int) -> PretrainingLearner:
-        nodes = cfg.objective.losses.values()
+        losses = settings.objective.losses.values()
         return PretrainingLearner(
-            build(cfg.model, vocab_size=vocab_size), [build(node, tokenizer=tokenizer) for node in nodes]
+            settings.model.build(vocab_size=vocab_size), [loss.build(tokenizer=tokenizer) for loss in losses]
         )
 
     tensors = merge_saved_updates(read_weights(saved.checkpoint()))
@@ -130,28 +126,24 @@ def _load_encoder(encoder: Encoder, saved: SavedRun, tokenizer: Tokenizer, cfg: 
     return heads
 
 
-def load_learner(
-    saved: SavedRun, config: DictConfig, *, trained: bool = True
-) -> tuple[PretrainingParts, PretrainingLearner]:
-    """Load the parts of a pretraining run, and its learner; ``init`` is null in ``config``.
+def load_learner(saved: SavedRun, *, trained: bool = True) -> tuple[PretrainingParts, PretrainingLearner]:
+    """Load the parts of a pretraining run, and its learner.
 
     Args:
         trained: whether the learner has the trained weights; otherwise it has the random weights of the run's seed.
     """
     model, folder = saved.model_node, saved.checkpoint()
-    for part in ("rows", "corruption"):
-        saved.component(f"objective.{part}", "tokenizer")
-    losses = [saved.component(f"objective.losses.{name}", "tokenizer") for name in saved.config["objective"]["losses"]]
-    tensors = read_weights(folder)
+    objective = objective_of(saved)
+    tensors, seed = read_weights(folder), saved.config["seed"]
 
     def build_learner() -> PretrainingLearner:
-        objectives = [build(node, tokenizer=saved.tokenizer) for node in losses]
+        objectives = [node.build(tokenizer=saved.tokenizer) for node in objective.losses.values()]
         return PretrainingLearner(new_encoder(model, saved.tokenizer, seed=0), objectives)
 
     saved.check_fit(build_learner, tensors, checkpoint=folder, keys="model and objective")
-    parts = build_parts(config, saved.tokenizer)
+    parts = parts_over(objective, new_encoder(model, saved.tokenizer, seed=seed), saved.tokenizer, {})
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(derive_seed(config.seed, "heads"))
+        torch.manual_seed(derive_seed(seed, "heads"))
         learner = PretrainingLearner(parts.encoder, list(parts.objectives))
     if trained:
         load_weights(learner, tensors, source=str(folder))

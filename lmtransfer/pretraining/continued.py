@@ -2,93 +2,101 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
-from omegaconf import DictConfig, OmegaConf, open_dict
 from torch import Tensor
 
-from lmtransfer.config.overrides import command_line_overrides, parse
-from lmtransfer.config.phases import phases_of
-from lmtransfer.config.plain import literal
+from lmtransfer.config.component import Node
+from lmtransfer.config.settings import ObjectiveSettings, PretrainSettings
 from lmtransfer.errors import ConfigError
 from lmtransfer.objectives.base import Objective
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.runs.labels import model_label
 from lmtransfer.runs.saved_run import SavedRun
 
+P = TypeVar("P", bound=PretrainSettings)
+
 _GENERATOR_KEYS = ("generator_start", "generator_size")
 
 
-def continue_from(saved: SavedRun, cfg: DictConfig) -> None:
-    """Change the config so that it continues a run.
+def continue_from(saved: SavedRun, settings: P) -> P:
+    """Return the settings that continue a run.
 
-    The model comes from the run. Only its dropout can be overridden, because dropout has no weights. A loss that the
-    run also had keeps the arguments with which its head was trained, except for its weight in the total and the user's
-    overrides.
+    The model comes from the run. Only its dropout can be set, because dropout has no weights. A loss that the run also
+    had keeps the arguments with which its head was trained, except for its weight in the total and what the user set.
     """
-    typed_keys = command_line_keys()
     model = dict(saved.config["model"])
     problems = []
-    for key, text in typed_keys.items():
+    for key, word in settings.given.items():
         group, _, name = key.partition(".")
         if group == "model" and name.endswith("dropout") and name in model:
-            model[name] = cfg.model[name]
+            model[name] = settings.model.values[name]
         elif group == "model":
             settable = ", ".join(f"model.{known}" for known in model if known.endswith("dropout"))
             problems.append(
-                f"{text}: with init=..., the model comes from the run ({model_label(model)}); leave this setting out"
+                f"{word}: with init=..., the model comes from the run ({model_label(model)}); leave this setting out"
                 + (f" (only {settable} can be set)" if settable else "")
             )
         elif group == "tokenizer" and name != "add":
             problems.append(
-                f"{text}: with init=..., the tokenizer comes from the run; leave this setting out "
+                f"{word}: with init=..., the tokenizer comes from the run; leave this setting out "
                 "(tokenizer.add=<file> adds words)"
             )
     if problems:
         raise ConfigError(problems)
-    with open_dict(cfg):
-        cfg.init = literal(saved.reference)
-        cfg.model = literal(model)
-        for phase in phases_of(cfg):
-            _take_arguments(
-                saved, OmegaConf.select(cfg, phase.objective).losses, key=phase.objective, typed_keys=typed_keys
-            )
+    phases = {
+        name: phase
+        if phase.objective is None
+        else phase.model_copy(
+            update={"objective": _take_arguments(saved, phase.objective, f"phases.{name}.objective", settings.given)}
+        )
+        for name, phase in (settings.phases or {}).items()
+    }
+    return settings.model_copy(
+        update={
+            "init": saved.reference,
+            "model": Node(model, "model"),
+            "objective": _take_arguments(saved, settings.objective, "objective", settings.given),
+            **({"phases": phases} if phases else {}),
+        }
+    )
 
 
-def _take_arguments(saved: SavedRun, losses: DictConfig, *, key: str, typed_keys: Mapping[str, str]) -> None:
-    """Set the arguments of losses to those with which the heads of the run were trained."""
-    for loss, node in ((saved.config.get("objective") or {}).get("losses") or {}).items():
-        if loss in losses and losses[loss].get("_target_") == node.get("_target_"):
-            place = f"{key}.losses.{loss}."
-            arguments = {
-                name: value for name, value in node.items() if not typed_keys.keys() & {place + name, f"{key}.{name}"}
-            }
-            arguments = {name: value for name, value in arguments.items() if not name.endswith("weight")}
-            if losses[loss].get("tie_output") is False:
-                arguments.pop("tie_output", None)  # not the default, so a phase or a recipe has set false
-            if losses[loss].get("generator_start") == "encoder":  # not the default either
-                arguments = {name: value for name, value in arguments.items() if name not in _GENERATOR_KEYS}
-            losses[loss] = literal({**losses[loss], **arguments})
+def _take_arguments(
+    saved: SavedRun, objective: ObjectiveSettings, key: str, given: Mapping[str, str]
+) -> ObjectiveSettings:
+    """Return an objective whose losses have the arguments with which the heads of the run were trained."""
+    losses = dict(objective.losses)
+    for name, trained in ((saved.config.get("objective") or {}).get("losses") or {}).items():
+        loss = losses.get(name)
+        if loss is None or loss.get("_target_") != trained.get("_target_"):
+            continue
+        arguments = {
+            argument: value
+            for argument, value in trained.items()
+            if not given.keys() & {f"{key}.losses.{name}.{argument}", f"{key}.{argument}"}
+            and not argument.endswith("weight")
+        }
+        if loss.get("tie_output") is False:
+            arguments.pop("tie_output", None)  # not the default, so a phase or a recipe has set false
+        if loss.get("generator_start") == "encoder":  # not the default either
+            arguments = {argument: value for argument, value in arguments.items() if argument not in _GENERATOR_KEYS}
+        losses[name] = loss.replace(**arguments)
+    return objective.model_copy(update={"losses": losses})
 
 
-def recipe_remark() -> str | None:
+def recipe_remark(given: Collection[str]) -> str | None:
     """Return a note if the run continues with the default recipe, which is designed for random weights."""
-    groups = {key.partition(".")[0] for key in command_line_keys()}
+    groups = {key.partition(".")[0] for key in given}
     if not groups or groups & {"experiment", "optimizer"}:
         return None
     return (
         "the default recipe is designed for random weights, and its learning rates make a pretrained encoder forget: "
         "use experiment=adapt, which has lower learning rates"
     )
-
-
-def command_line_keys() -> dict[str, str]:
-    """Return the command-line overrides, keyed by key or group."""
-    words = [parse(word) for word in command_line_overrides()]
-    return {word.key_or_group: str(word.input_line) for word in words}
 
 
 @dataclass(frozen=True, slots=True)

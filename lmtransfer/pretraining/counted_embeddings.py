@@ -11,13 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from time import perf_counter
-from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lmtransfer.config.component import build
 from lmtransfer.config.types import Count, LargeCount, Positive
 from lmtransfer.data.token_frequencies import keep_probabilities, token_shares
 from lmtransfer.data.token_shards import MixedStore, TokenStore
@@ -354,7 +352,7 @@ class Start:
 
 
 def count_first(
-    node: Any,
+    embeddings: CountedEmbeddings,
     encoder: Encoder,
     store: TokenStore | MixedStore,
     *,
@@ -372,7 +370,7 @@ def count_first(
         budget: budget of the run in seconds. Counting uses at most about half of a short budget: it starts with little
             text, and counts more while there is time.
     """
-    embeddings, start_time = cast(CountedEmbeddings, build(node)), perf_counter()
+    start_time = perf_counter()
     shares_V, vectors_VP = token_shares(store), None
     num_tokens, explained, cut = 0, 0.0, False
     if fresh and process_group.is_main():

@@ -5,17 +5,15 @@ from __future__ import annotations
 import math
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from omegaconf import DictConfig, OmegaConf, open_dict
 from rich import box
 from rich.table import Table
 
-from lmtransfer.config.plain import literal, resolve_config, to_plain
-from lmtransfer.config.settings import TrainSettings
+from lmtransfer.config.settings import EvaluateSettings, TrainSettings
 from lmtransfer.config.sources import with_absolute_paths
 from lmtransfer.config.sweep_names import in_sweep, sweep_name
 from lmtransfer.data.micro_batches import evaluation_batches
@@ -28,12 +26,13 @@ from lmtransfer.objectives.rows.stream import LanguageStream
 from lmtransfer.objectives.source import PretrainingSource
 from lmtransfer.pretraining.build import PretrainingParts, load_learner
 from lmtransfer.pretraining.data import PretrainingData
-from lmtransfer.pretraining.text import Text, check_same_text, read_text
+from lmtransfer.pretraining.text import Text, build_corpus, check_same_text, read_text
 from lmtransfer.runs.result import RunResult
 from lmtransfer.runs.run_directory import RunDirectory, versions
 from lmtransfer.runs.saved_run import SavedRun
 from lmtransfer.runs.training_setup import eager_hardware
 from lmtransfer.system.console import Console
+from lmtransfer.system.machine import cache_folder
 from lmtransfer.system.printable import short_path
 from lmtransfer.training import process_group
 from lmtransfer.training.evaluation import evaluate_losses
@@ -62,31 +61,20 @@ class Measurement:
     most_tokens: int | None
 
 
-def read_lengths(cfg: DictConfig) -> list[int] | None:
-    """Return the memory lengths to measure, sorted; None if ``memory_lengths`` is not set."""
-    numbers = ("segment_length", "clamp_length", "eval_tokens")
-    wrong = {key: cfg[key] for key in numbers if cfg[key] is not None and not _is_count(cfg[key], least=1)}
-    if wrong:
-        raise ConfigError([f"{key}={value} must be a number of tokens" for key, value in wrong.items()])
-    if cfg.memory_lengths is None:
-        idle = [key for key in ("segment_length", "clamp_length", "same_length") if cfg[key]]
+def _memory_lengths(settings: EvaluateSettings) -> list[int] | None:
+    """Return the memory lengths to measure, sorted; None if ``memory_lengths`` is null."""
+    lengths = settings.memory_lengths
+    if lengths is None:
+        idle = [*settings.chosen("segment_length", "clamp_length", "same_length")]
         if idle:
             raise ConfigError(f"{idle[0]} needs memory_lengths: set memory_lengths=[0,64,640], for example")
         return None
-    setting, _ = to_plain(cfg.memory_lengths, "memory_lengths")
-    values = setting if isinstance(setting, list) else [setting]
-    if not values or not all(_is_count(value, least=0) for value in values):
-        raise ConfigError(
-            f"memory_lengths={setting} must be a list of token counts, such as memory_lengths=[0,64,256,640]"
-        )
-    return sorted(set(values))
+    if not lengths:
+        raise ConfigError("memory_lengths=[] contains no length: set memory_lengths=[0,64,256,640], for example")
+    return sorted(set(lengths))
 
 
-def _is_count(value: Any, *, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
-
-
-def losses_by_memory(measurement: Measurement, lengths: list[int], cfg: DictConfig) -> list[float]:
+def losses_by_memory(measurement: Measurement, lengths: list[int], settings: EvaluateSettings) -> list[float]:
     """Measure the loss with each memory length, all on the same tokens.
 
     The text is cut into a few contiguous streams, and these into windows of ``segment_length`` tokens. The first
@@ -95,10 +83,10 @@ def losses_by_memory(measurement: Measurement, lengths: list[int], cfg: DictConf
     encoder = measurement.learner.encoder
 
     def remember(length: int) -> None:
-        encoder.set_memory(length, clamp_length=cfg.clamp_length, same_length=bool(cfg.same_length))
+        encoder.set_memory(length, clamp_length=settings.clamp_length, same_length=settings.same_length)
 
     remember(lengths[0])
-    segment_length = cfg.segment_length or measurement.parts.rows.max_length
+    segment_length = settings.segment_length or measurement.parts.rows.max_length
     if segment_length > encoder.max_length:
         raise ConfigError(f"segment_length={segment_length} is longer than model.max_length={encoder.max_length}")
     held_out = measurement.text.prepared.validation
@@ -165,20 +153,19 @@ class _AfterWarmUp(Learner):
         return losses if seen >= self.windows else {}, (seen + 1, inner)
 
 
-def evaluate_pretrained(cfg: DictConfig) -> Path:
-    """Evaluate the pretraining run ``cfg.run``, write a run directory, and return the path of the directory."""
-    saved = open_saved(cfg.run, key="run", trust=cfg.trust)
-    lengths = read_lengths(cfg)
-    hardware = eager_hardware(cfg)
+def evaluate_pretrained(settings: EvaluateSettings) -> Path:
+    """Evaluate a pretraining run, write a run directory, and return the path of the directory."""
+    saved = open_saved(settings.run, key="run", trust=settings.trust)
+    lengths = _memory_lengths(settings)
+    hardware = eager_hardware(settings.hardware)
     with process_group.join(hardware.wait_seconds):
-        measurement = _measurement(cfg, saved, hardware)
+        measurement = _measurement(settings, saved, hardware)
         start_time = time.monotonic()
         if lengths is None:
-            train = OmegaConf.create(literal({"train": saved.config.get("train") or _TRAIN})).train
             data = PretrainingData(
                 measurement.text,
                 measurement.parts,
-                train=TrainSettings.from_config(train),
+                train=TrainSettings.from_config(saved.config.get("train") or _TRAIN, key="train"),
                 hardware=hardware,
                 seed=0,
             )
@@ -195,18 +182,17 @@ def evaluate_pretrained(cfg: DictConfig) -> Path:
             metrics = data.validate(measurement.learner, most_tokens=measurement.most_tokens)
             more: dict[str, Any] = {}
         else:
-            losses = losses_by_memory(measurement, lengths, cfg)
+            losses = losses_by_memory(measurement, lengths, settings)
             metrics = {"loss": losses[-1]} | {f"loss/memory {n}": loss for n, loss in zip(lengths, losses, strict=True)}
             more = {"curve": {"key": "memory_length", "values": lengths, "losses": losses}}
         check_not_nan(np.array([list(metrics.values())]), what=f"the losses of {short_path(saved.path)}")
-        with open_dict(cfg):
-            cfg.run = literal(saved.reference)
-        name = sweep_name(cfg.name or _default_name(cfg, saved, lengths))
-        directory = RunDirectory.create(cfg.output_root, "evaluate", name, resume=cfg.overwrite or in_sweep())
-        plain = resolve_config(cfg)
-        if plain.get("corpus") is not None:
-            plain["corpus"] = with_absolute_paths(plain["corpus"])
-        directory.write_config(plain)
+        name = sweep_name(settings.name or _default_name(settings, saved, lengths))
+        resume = settings.overwrite or in_sweep()
+        directory = RunDirectory.create(settings.output_root, "evaluate", name, resume=resume)
+        resolved: dict[str, Any] = {"run": saved.reference}
+        if settings.corpus is not None:
+            resolved["corpus"] = replace(settings.corpus, values=with_absolute_paths(settings.corpus.values))
+        directory.write_config(settings.model_copy(update=resolved).plain())
         text, most_tokens = measurement.text, measurement.most_tokens
         num_there = text.prepared.validation.num_tokens
         prints = {"corpus": text.corpus.fingerprint(), "tokenizer": text.tokenizer.fingerprint}
@@ -228,34 +214,34 @@ def evaluate_pretrained(cfg: DictConfig) -> Path:
     return directory.path
 
 
-def _default_name(cfg: DictConfig, saved: SavedRun, lengths: list[int] | None) -> str:
+def _default_name(settings: EvaluateSettings, saved: SavedRun, lengths: list[int] | None) -> str:
     """Return a name from that of the run, that of another corpus, if set, and ``memory`` for memory lengths."""
     parts = ["pretrain", saved.name]
-    parts += [str(cfg.corpus.name)] if cfg.get("corpus") is not None else []
+    parts += [] if settings.corpus is None else [str(settings.corpus.get("name"))]
     return "-".join([*parts, *(["memory"] if lengths is not None else [])])
 
 
-def _measurement(cfg: DictConfig, saved: SavedRun, hardware: Hardware) -> Measurement:
-    """Load the run's model; and tokenize ``cfg.corpus``, or else the run's own corpus, with the run's tokenizer."""
-    config: Any = OmegaConf.create(literal(saved.config))
-    config.init = literal(saved.reference)
-    config.data_root = literal(cfg.data_root or saved.data_root)
-    config.cache_dir = literal(saved.cache_dir)
-    config.tokenizer = None  # use the run's saved tokenizer
-    if cfg.get("corpus") is not None:
-        config.corpus, config.screening = cfg.corpus, None
-    elif config.get("corpus") is None:
+def _measurement(settings: EvaluateSettings, saved: SavedRun, hardware: Hardware) -> Measurement:
+    """Load the run's model, and tokenize ``corpus``, or else the run's own corpus, with the run's tokenizer."""
+    data_root = settings.data_root or saved.data_root
+    node, screening = settings.corpus, None
+    if node is None and saved.config.get("corpus") is None:
         raise ConfigError(
-            f"run={cfg.run} was imported, so its training text is unknown: choose a corpus for the evaluation, such as "
-            "corpus=text corpus.path=my/texts (the held-out part is used), or a task with task=..."
+            f"run={settings.run} was imported, so its training text is unknown: choose a corpus for the evaluation, "
+            "such as corpus=text corpus.path=my/texts (the held-out part is used), or a task with task=..."
         )
-    elif not saved.trusted:
-        check_same_text(saved, data_root=config.data_root)
-        config.screening = None  # it reads the files that an untrusted config names
-    text = read_text(config)
-    config.init = None
-    parts, learner = load_learner(saved, config)
-    return Measurement(learner.to(hardware.device), parts, text, hardware, cfg.eval_tokens)
+    if node is None:
+        node = saved.component("corpus", "data_root", "cache_dir")
+        if not saved.trusted:  # and do not read the files that its screening names
+            check_same_text(saved, data_root=data_root)
+        elif saved.config.get("screening") is not None:
+            screening = saved.component("screening", "overlap_with", "cache_dir")
+    cache_dir = cache_folder(saved.cache_dir)
+    corpus = build_corpus(node, screening, data_root=data_root, cache_dir=cache_dir)
+    max_length = saved.config["objective"]["max_length"]
+    text = read_text(corpus, saved.tokenizer, cache_dir=cache_dir, max_length=max_length)
+    parts, learner = load_learner(saved)
+    return Measurement(learner.to(hardware.device), parts, text, hardware, settings.eval_tokens)
 
 
 def _print(metrics: dict[str, float], saved: SavedRun, directory: RunDirectory, console: Console) -> None:

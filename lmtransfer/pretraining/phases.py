@@ -16,18 +16,16 @@ compared, so the best checkpoint always comes from the last phase, and patience 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
-from typing import Any
 
 import torch
-from omegaconf import DictConfig, OmegaConf
 
-from lmtransfer.config.component import build
+from lmtransfer.config.component import Node
 from lmtransfer.config.phases import Phase, phases_of
-from lmtransfer.config.settings import TrainSettings, VectorSettings
+from lmtransfer.config.settings import PretrainSettings, TrainSettings, VectorSettings
 from lmtransfer.data.micro_batches import RenumberedStream
 from lmtransfer.errors import CheckpointError
 from lmtransfer.models.word_embeddings import TokenVectors, standardize
@@ -78,20 +76,18 @@ class Transition:
 _BEGINNING = Transition(same_losses=False, same_optimizer=False, same_kind=False, restarts=True)
 
 
-def transitions_of(cfg: DictConfig, phases: Sequence[Phase], parts: Sequence[PretrainingParts]) -> list[Transition]:
+def transitions_of(phases: Sequence[Phase], parts: Sequence[PretrainingParts]) -> list[Transition]:
     """Return the transition to each phase."""
-    optimizers = [OmegaConf.select(cfg, phase.optimizer) for phase in phases]
     transitions = [_BEGINNING]
-    for place, (old, new) in enumerate(pairwise(optimizers), start=1):
+    for place, (old, new) in enumerate(pairwise(phases), start=1):
         same_losses = parts[place].objectives is parts[place - 1].objectives
-        same_kind = str(old["_target_"]) == str(new["_target_"])
-        restart = phases[place].restart
+        same_kind = old.optimizer.values["_target_"] == new.optimizer.values["_target_"]
         transitions.append(
             Transition(
                 same_losses=same_losses,
-                same_optimizer=old == new,
+                same_optimizer=old.optimizer == new.optimizer,
                 same_kind=same_kind,
-                restarts=not (same_losses and same_kind) if restart is None else restart,
+                restarts=not (same_losses and same_kind) if new.restart is None else new.restart,
             )
         )
     return transitions
@@ -118,7 +114,7 @@ class TrainingPhase:
     share: float
     parts: PretrainingParts
     data: PretrainingData
-    optimizer: Mapping[str, Any]
+    optimizer: Node[Optimizer]
     trainer: TrainerConfig
     schedule_phase: int
     transition: Transition
@@ -126,14 +122,14 @@ class TrainingPhase:
 
 
 def describe_phases(
-    cfg: DictConfig, parts: Sequence[PretrainingParts], text: Text, *, train: TrainSettings, hardware: Hardware
+    settings: PretrainSettings, parts: Sequence[PretrainingParts], text: Text, hardware: Hardware
 ) -> list[TrainingPhase]:
     """Prepare the phases of a run, in order."""
-    phases = phases_of(cfg)
-    transitions = transitions_of(cfg, phases, parts)
+    phases, train, seed = phases_of(settings), settings.train, settings.seed
+    transitions = transitions_of(phases, parts)
     descriptions = []
     data_of_phases = [
-        PretrainingData(text, part, train=train.model_copy(update=phase.train or {}), hardware=hardware, seed=cfg.seed)
+        PretrainingData(text, part, train=_train_in(phase, train), hardware=hardware, seed=seed)
         for phase, part in zip(phases, parts, strict=True)
     ]
     check_track(train, text_words=text.prepared.statistics.words)
@@ -141,15 +137,15 @@ def describe_phases(
     save_at = save_points(train)
     for place, (phase, data) in enumerate(zip(phases, data_of_phases, strict=True)):
         schedule_phase, schedule_ends = schedule_span(phases, transitions, place)
-        schedule = PartOfBudget(build(cfg.schedule), begins=phases[schedule_phase].begins, ends=schedule_ends)
-        trainer = trainer_config(train, hardware, stream=data.stream, schedule=schedule, seed=cfg.seed)
+        schedule = PartOfBudget(settings.schedule.build(), begins=phases[schedule_phase].begins, ends=schedule_ends)
+        trainer = trainer_config(train, hardware, stream=data.stream, schedule=schedule, seed=seed)
         descriptions.append(
             TrainingPhase(
                 name=phase.name,
                 share=phase.ends - phase.begins,
                 parts=parts[place],
                 data=data,
-                optimizer=OmegaConf.select(cfg, phase.optimizer),
+                optimizer=phase.optimizer,
                 trainer=replace(trainer, until=phase.ends, save_at=save_at),
                 schedule_phase=schedule_phase,
                 transition=transitions[place],
@@ -161,6 +157,10 @@ def describe_phases(
         lengths = [phase.data.stream.steps_per_epoch for phase in descriptions]
         check_reached(train, phases, steps_per_epoch=max(lengths))
     return descriptions
+
+
+def _train_in(phase: Phase, train: TrainSettings) -> TrainSettings:
+    return train if phase.train is None else train.model_copy(update=phase.train.plain())
 
 
 def find_phase(

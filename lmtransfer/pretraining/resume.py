@@ -6,9 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig
-
-from lmtransfer.config.plain import literal
+from lmtransfer.config.settings import PretrainSettings
 from lmtransfer.data.corpora.mixture import MixtureCorpus
 from lmtransfer.data.documents import Corpus
 from lmtransfer.data.token_frequencies import token_shares
@@ -26,19 +24,21 @@ from lmtransfer.training import process_group
 TEXT_PATHS = ("corpus.path", "corpus.parts.*.path")
 
 
-def run_to_resume(cfg: DictConfig, name: str, plain: dict[str, Any], *, resume: bool) -> RunDirectory | None:
+def run_to_resume(
+    settings: PretrainSettings, name: str, config: Mapping[str, Any], *, resume: bool
+) -> RunDirectory | None:
     """Return the run to resume; None if there is no run of this name."""
-    path = Path(cfg.output_root) / "pretrain" / name
+    path = Path(settings.output_root) / "pretrain" / name
     if not (path / "config.yaml").is_file():
         return None
-    directory = RunDirectory.create(cfg.output_root, "pretrain", name, resume=resume)
-    check_resumable(directory.read_config(), plain, allowed=_movable_keys(directory, _origin(cfg)))
+    directory = RunDirectory.create(settings.output_root, "pretrain", name, resume=resume)
+    check_resumable(directory.read_config(), config, allowed=_movable_keys(directory, _origin(settings.init)))
     return directory
 
 
-def _origin(cfg: DictConfig) -> str | None:
+def _origin(init: str | None) -> str | None:
     """Return the repository and commit of ``init``; None if ``init`` is not from the hub."""
-    return origin_of(open_saved(cfg.init, key="init")) if cfg.init else None
+    return origin_of(open_saved(init, key="init")) if init else None
 
 
 def _movable_keys(directory: RunDirectory, origin: str | None) -> list[str]:
@@ -48,17 +48,17 @@ def _movable_keys(directory: RunDirectory, origin: str | None) -> list[str]:
     return [*texts, *(["init"] if origin is not None and data.get("init") == origin else [])]
 
 
-def new_run(cfg: DictConfig, name: str, plain: dict[str, Any], text: Text) -> RunDirectory:
+def new_run(settings: PretrainSettings, name: str, config: Mapping[str, Any], text: Text) -> RunDirectory:
     """Create the run directory; called last, so that an error in the corpus or in a part leaves no directory."""
-    directory = RunDirectory.create(cfg.output_root, "pretrain", name)
+    directory = RunDirectory.create(settings.output_root, "pretrain", name)
     if process_group.is_main():
         with naming(directory.tokenizer):
             text.tokenizer.save(directory.tokenizer)
         directory.write_token_shares(token_shares(text.prepared.train))
-    origin = _origin(cfg)
+    origin = _origin(settings.init)
     prints = {"corpus": text.corpus.fingerprint(), "tokenizer": text.tokenizer.fingerprint}
     directory.write_versions(versions(data={**prints, **({"init": origin} if origin else {})}))
-    directory.write_config(plain)
+    directory.write_config(config)
     mark_as_own(directory.path)
     return directory
 
@@ -78,12 +78,15 @@ def check_text(run: RunDirectory, text: Text) -> None:
         )
 
 
-def keep_commits(corpus: Any, saved: Mapping[str, Any]) -> None:
-    """Replace each ``revision=null`` in the corpus of a resumed run by the commit with which the run started."""
-    if "revision" in corpus and corpus.revision is None:
-        corpus.revision = literal(saved.get("revision"))
-    for name, part in (corpus.get("parts") or {}).items():
-        keep_commits(part, (saved.get("parts") or {}).get(name) or {})
+def keep_commits(corpus: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the node of a resumed run's corpus, with the commits of the start in place of each ``revision=null``."""
+    kept = dict(corpus)
+    if "revision" in corpus and corpus["revision"] is None:
+        kept["revision"] = saved.get("revision")
+    if corpus.get("parts"):
+        before = saved.get("parts") or {}
+        kept["parts"] = {name: keep_commits(part, before.get(name) or {}) for name, part in corpus["parts"].items()}
+    return kept
 
 
 def with_commits(node: Mapping[str, Any], corpus: Corpus) -> dict[str, Any]:

@@ -122,7 +122,8 @@ def check_reached(train: TrainSettings, phases: Sequence[Phase], *, steps_per_ep
     steps = train.steps
     if train.epochs is not None and steps_per_epoch is not None:
         steps = max(math.ceil(train.epochs * steps_per_epoch), train.min_steps or 0)
-    sizes = [(phase.train or {}).get("batch_tokens") or train.batch_tokens or 0 for phase in phases]
+    own = [None if phase.train is None else phase.train.batch_tokens for phase in phases]
+    sizes = [batch_tokens or train.batch_tokens or 0 for batch_tokens in own]
     most_tokens = train.tokens if steps is None else steps * max(sizes)
     if most_tokens is None:
         return

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from omegaconf import DictConfig, OmegaConf
 from rich import box
 from rich.table import Table
 
-from lmtransfer.config.component import build
-from lmtransfer.config.plain import literal
+from lmtransfer.config.component import Node
+from lmtransfer.config.settings import PretrainSettings
 from lmtransfer.config.sources import named_sources, with_absolute_paths
 from lmtransfer.data.corpora.mixture import MixtureCorpus
 from lmtransfer.data.documents import Corpus
@@ -26,7 +25,7 @@ from lmtransfer.interop.open_run import open_saved
 from lmtransfer.runs.saved_run import SavedRun
 from lmtransfer.runs.trust import check_named, refusal
 from lmtransfer.system import door
-from lmtransfer.system.machine import default_cache_dir
+from lmtransfer.system.machine import cache_folder, default_cache_dir
 from lmtransfer.system.optional import import_optional
 from lmtransfer.tokenizers.base import Tokenizer
 
@@ -38,19 +37,16 @@ if TYPE_CHECKING:
 _MAX_CHARACTERS = 60
 
 
-def build_screening(cfg: DictConfig, *, cache_dir: Path) -> Screening | None:
-    """Build ``cfg.screening`` and read its evaluation texts; None without screening."""
-    node = cfg.get("screening")
-    if node is None:
-        return None
+def _build_screening(node: Node[Screening], *, data_root: str | None, cache_dir: Path) -> Screening:
+    """Build a screening and read its evaluation texts."""
     if node.get("min_jaccard") is not None:  # fail before all the texts are read
         import_optional("datasketch", work="screening.min_jaccard", error=ConfigError)
     texts: dict[str, list[str]] = {}
-    for name, source_node in (node.get("overlap_with") or {}).items():
-        source = build(source_node, data_root=cfg.data_root, cache_dir=str(cache_dir))
-        texts |= {str(name): _lines(source)} if isinstance(source, Corpus) else _held_out_texts(str(name), source)
-    screening: Screening = build(node, overlap_with=texts, cache_dir=str(cache_dir))
-    return screening
+    sources: Mapping[str, Node[Any]] = node.get("overlap_with") or {}
+    for name, source_node in sources.items():
+        source = source_node.build(data_root=data_root, cache_dir=str(cache_dir))
+        texts |= {name: _lines(source)} if isinstance(source, Corpus) else _held_out_texts(name, source)
+    return node.build(overlap_with=texts, cache_dir=str(cache_dir))
 
 
 def _lines(corpus: Corpus) -> list[str]:
@@ -164,46 +160,55 @@ class Text:
         return stream.tokens_per_epoch / max(1, statistics.words - statistics.validation_words)
 
 
-def read_text(cfg: DictConfig, *, num_workers: int | None = None) -> Text:
-    """Tokenize the corpus, or read the tokens from the cache."""
-    cache_dir = default_cache_dir() if cfg.cache_dir is None else Path(cfg.cache_dir).expanduser().absolute()
-    corpus = build_corpus(cfg, cache_dir=cache_dir)
-    words = (cfg.get("tokenizer") or {}).get("add")
-    if cfg.get("init"):
-        tokenizer = open_saved(cfg.init, key="init").tokenizer
+def read_training_text(settings: PretrainSettings) -> Text:
+    """Read the text of a pretraining; its tokenizer comes from ``init``, or is trained on the corpus."""
+    cache_dir = cache_folder(settings.cache_dir)
+    corpus = build_corpus(settings.corpus, settings.screening, data_root=settings.data_root, cache_dir=cache_dir)
+    if settings.init:
+        tokenizer = open_saved(settings.init, key="init").tokenizer
     else:
-        trainer = {key: value for key, value in cfg.tokenizer.items() if key != "add"}
-        tokenizer = tokenizer_for(corpus, build(trainer), cache_dir=cache_dir)
+        tokenizer = tokenizer_for(corpus, settings.tokenizer.trainer.build(), cache_dir=cache_dir)
     notes: list[str] = []
-    if words is not None:
-        tokenizer, notes = add_words(tokenizer, Path(str(words)).expanduser().absolute())
-    prepared = prepare(
-        corpus, tokenizer, cache_dir=cache_dir, num_workers=num_workers, min_tokens=int(cfg.objective.max_length)
-    )
-    return Text(corpus, tokenizer, prepared, (*notes, *notes_on(corpus)))
+    if settings.tokenizer.add is not None:
+        tokenizer, notes = add_words(tokenizer, Path(settings.tokenizer.add).expanduser().absolute())
+    text = read_text(corpus, tokenizer, cache_dir=cache_dir, max_length=settings.objective.max_length)
+    return replace(text, notes=(*notes, *text.notes))
 
 
-def build_corpus(cfg: DictConfig, *, cache_dir: Path) -> Corpus:
-    """Build ``cfg.corpus``; with ``cfg.screening``, screen the corpus, or each part of a mixture separately."""
-    arguments: dict[str, Any] = {"data_root": cfg.data_root, "cache_dir": str(cache_dir)}
-    screening = build_screening(cfg, cache_dir=cache_dir)
+def read_text(corpus: Corpus, tokenizer: Tokenizer, *, cache_dir: Path, max_length: int) -> Text:
+    """Tokenize a corpus, or read the tokens from the cache.
 
-    def screen(corpus: Corpus) -> Corpus:
+    Args:
+        max_length: maximum row length in tokens.
+    """
+    prepared = prepare(corpus, tokenizer, cache_dir=cache_dir, min_tokens=max_length)
+    return Text(corpus, tokenizer, prepared, tuple(notes_on(corpus)))
+
+
+def build_corpus(
+    node: Node[Corpus], screening_node: Node[Screening] | None, *, data_root: str | None, cache_dir: Path
+) -> Corpus:
+    """Build a corpus; with a screening, screen the corpus, or each part of a mixture separately."""
+    screening = None
+    if screening_node is not None:
+        screening = _build_screening(screening_node, data_root=data_root, cache_dir=cache_dir)
+
+    def screened(part: Node[Corpus]) -> Corpus:
+        corpus = part.build(data_root=data_root, cache_dir=str(cache_dir))
         return corpus if screening is None else ScreenedCorpus(corpus, screening)
 
-    parts: Any = cfg.corpus.get("parts")
+    parts: Mapping[str, Node[Corpus]] = node.get("parts") or {}
     if not parts:
-        return screen(build(cfg.corpus, **arguments))
+        return screened(node)
     corpora, missing = {}, []
-    for name, node in parts.items():
+    for name, part in parts.items():
         try:
-            corpora[str(name)] = screen(build(node, **arguments))
+            corpora[name] = screened(part)
         except DataError as error:
             missing.append(f"corpus.parts.{name}: {error}")
     if missing:
         raise DataError("\n".join(missing))
-    mixture: Corpus = build(cfg.corpus, parts=corpora)
-    return mixture
+    return node.build(parts=corpora)
 
 
 def check_same_text(run: SavedRun, *, data_root: str | None) -> None:
@@ -220,8 +225,8 @@ def check_same_text(run: SavedRun, *, data_root: str | None) -> None:
         return  # the corpus uses only what is installed
     check_named(config["corpus"], "corpus", run.path, data_root=data_root)
     try:
-        own = OmegaConf.create(literal({"corpus": config["corpus"], "data_root": data_root}))
-        fingerprint = build_corpus(own, cache_dir=default_cache_dir()).fingerprint()
+        own = Node[Corpus](config["corpus"], "corpus")
+        fingerprint = build_corpus(own, None, data_root=data_root, cache_dir=default_cache_dir()).fingerprint()
     except (LmtransferError, OSError, TypeError, ValueError):
         raise refusal(named[0].key, named[0].value, run.path) from None
     if fingerprint != (run.directory.read_versions().get("data") or {}).get("corpus"):
@@ -231,13 +236,14 @@ def check_same_text(run: SavedRun, *, data_root: str | None) -> None:
         )
 
 
-def absolute_config(config: dict[str, Any]) -> dict[str, Any]:
-    """Make all paths in the config absolute, so that the config does not depend on the current folder."""
-    paths = {key: _absolute(config[key]) for key in ("init", "data_root", "output_root") if config.get(key)}
-    tokenizer = dict(config["tokenizer"])
-    if tokenizer.get("add"):
-        tokenizer["add"] = _absolute(tokenizer["add"])
-    return {**config, **paths, "corpus": with_absolute_paths(config["corpus"]), "tokenizer": tokenizer}
+def absolute_settings(settings: PretrainSettings) -> PretrainSettings:
+    """Return the settings with absolute paths, which do not depend on the current folder."""
+    paths = {key: _absolute(path) for key, path in settings.chosen("init", "data_root", "output_root").items() if path}
+    tokenizer = settings.tokenizer
+    if tokenizer.add:
+        tokenizer = tokenizer.model_copy(update={"add": _absolute(tokenizer.add)})
+    corpus = replace(settings.corpus, values=with_absolute_paths(settings.corpus.values))
+    return settings.model_copy(update={**paths, "corpus": corpus, "tokenizer": tokenizer})
 
 
 def _absolute(path: str) -> str:

@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import torch
-from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
 
-from lmtransfer.config.component import build, component_problems, is_component
-from lmtransfer.config.plain import literal
+from lmtransfer.config.component import Node, build, component_problems, is_component
 from lmtransfer.config.revisions import with_revision
 from lmtransfer.errors import CheckpointError, ConfigError, RunDirectoryError, list_problems
 from lmtransfer.models.base import Encoder, shapes_only
@@ -75,12 +73,12 @@ class SavedRun:
         return self.config.get("cache_dir") if self.trusted else None
 
     @property
-    def model_node(self) -> DictConfig:
-        """The component node of the encoder."""
+    def model_node(self) -> Node[Encoder]:
+        """The node of the encoder."""
         return self.component("model", "vocab_size")
 
-    def component(self, key: str, *supplied: str) -> DictConfig:
-        """Return the component node at a dotted key; ``supplied`` names the arguments that the command adds."""
+    def component(self, key: str, *supplied: str) -> Node[Any]:
+        """Return the node at a dotted key; ``supplied`` names the arguments that the command adds."""
         node = value_at(self.config, key)
         source = self.directory.config_path
         if not is_component(node):
@@ -91,7 +89,7 @@ class SavedRun:
         if problems:
             lines = [f"{where}: {problem}" for where, problem in problems.items()]
             raise RunDirectoryError(f"{source}: {lines[0]}" if len(lines) == 1 else list_problems(f"{source}:", lines))
-        return OmegaConf.create(literal(dict(node)))
+        return Node(node, key)
 
     def with_weights(
         self, make: Callable[[], M], tensors: Mapping[str, Tensor], *, checkpoint: Path, keys: str = "model"
@@ -222,7 +220,7 @@ def seed_folders(path: Path) -> list[Path]:
     return [folders[place] for place in sorted(folders)]
 
 
-def new_encoder(model_node: DictConfig | Mapping[str, Any], tokenizer: Tokenizer, *, seed: int) -> Encoder:
+def new_encoder(model_node: Node[Encoder] | Mapping[str, Any], tokenizer: Tokenizer, *, seed: int) -> Encoder:
     """Build an encoder with random weights that depend only on ``seed``; torch's global generator does not change."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(seed, "initialisation"))

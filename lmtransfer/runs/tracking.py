@@ -2,35 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig
-
-from lmtransfer.config.component import build, resolve
-from lmtransfer.errors import ConfigError, Interrupted
+from lmtransfer.config.component import Node
+from lmtransfer.errors import Interrupted
 from lmtransfer.runs.result import RunResult
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.system.console import Console
 from lmtransfer.training import process_group
 from lmtransfer.training.trackers.base import Jsonl, Outcome, TrackedRun, Tracker, numbers_in
 from lmtransfer.training.trackers.service_guard import ServiceGuard
-
-
-def tracker_nodes(cfg: DictConfig) -> dict[str, Set[str]]:
-    """Return the keys of the chosen trackers, each with the arguments that the command supplies."""
-    chosen = cfg.get("tracker")
-    if not isinstance(chosen, DictConfig) or not chosen:
-        return {"tracker": set()}
-    target = chosen.get("_target_")
-    if target is not None:
-        raise ConfigError(
-            f"tracker._target_={target}: each tracker has its own key, because there can be several: write "
-            "tracker.<name>._target_, as in conf/tracker/wandb.yaml"
-        )
-    return {f"tracker.{name!s}": {"folder"} for name in chosen}
 
 
 class RunTrackers:
@@ -59,14 +43,16 @@ class RunTrackers:
 
 
 @contextmanager
-def open_trackers(nodes: Mapping[str, Any], directory: RunDirectory, *, quiet: bool = False) -> Iterator[RunTrackers]:
+def open_trackers(
+    nodes: Mapping[str, Node[Any]], directory: RunDirectory, *, quiet: bool = False
+) -> Iterator[RunTrackers]:
     """Provide the trackers of a run on rank 0, and none on other ranks."""
     if not process_group.is_main():
         yield RunTrackers(Jsonl(folder=directory.path), ())
         return
-    chosen = {name: node for name, node in nodes.items() if resolve(node["_target_"]) is not Jsonl}
+    chosen = {name: node for name, node in nodes.items() if node.cls is not Jsonl}
     run = _describe(directory) if chosen else None
-    services = [] if run is None else [ServiceGuard(build(node), name=name, run=run) for name, node in chosen.items()]
+    services = [] if run is None else [ServiceGuard(node.build(), name=name, run=run) for name, node in chosen.items()]
     console = Console(stderr=True, highlight=False, quiet=quiet)
     for service in services:
         place = service.begin()

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, open_dict
 from torch import nn
 
-from lmtransfer.config.component import build
+from lmtransfer.config.component import Node
 from lmtransfer.config.settings import HardwareSettings, TrainSettings
 from lmtransfer.data.micro_batches import PlannedStream
 from lmtransfer.errors import ConfigError
@@ -47,10 +45,9 @@ def trainer_config(
     )
 
 
-def build_optimizer(node: Mapping[str, Any], learner: nn.Module) -> Optimizer:
+def build_optimizer(node: Node[Optimizer], learner: nn.Module) -> Optimizer:
     """Build the optimizer of a pretraining run; our classes take the learner, those of torch its parameters."""
-    optimizer: Optimizer = build(node, learner=learner, params=[p for p in learner.parameters() if p.requires_grad])
-    return optimizer
+    return node.build(learner=learner, params=[p for p in learner.parameters() if p.requires_grad])
 
 
 def prepare_encoders(learner: nn.Module, hardware: Hardware, *, are_trained: bool = True) -> None:
@@ -68,15 +65,16 @@ def prepare_encoders(learner: nn.Module, hardware: Hardware, *, are_trained: boo
         checkpoint_activations(learner)
 
 
-def eager_hardware(cfg: DictConfig) -> Hardware:
-    """Set up the configured hardware without compilation, which does not pay off for a single pass over the data."""
-    settings = HardwareSettings.from_config(cfg.hardware)
+def eager_hardware(settings: HardwareSettings) -> Hardware:
+    """Set up the hardware without compilation, which does not pay off for a single pass over the data."""
     chosen = settings.model_dump(include={"device", "precision", "threads", "wait_seconds"})
     return setup(**chosen, compile=False)
 
 
-def training_hardware(cfg: DictConfig, *, run: Path, pretrains: bool) -> Hardware:
-    """Set up the hardware of a training run; write the chosen precision into the configuration.
+def training_hardware(
+    settings: HardwareSettings, *, num_workers: int | None, run: Path, pretrains: bool
+) -> tuple[Hardware, HardwareSettings]:
+    """Set up the hardware of a training run; also return the settings with the chosen precision.
 
     Training depends on the precision, so ``config.yaml`` records it, and a resumed run keeps it on any machine.
 
@@ -84,7 +82,6 @@ def training_hardware(cfg: DictConfig, *, run: Path, pretrains: bool) -> Hardwar
         pretrains: whether ``hardware.compile=auto`` may compile and ``hardware.residual=auto`` may be bfloat16. With
             few labels, compiling takes longer than the training, and small differences matter.
     """
-    settings = HardwareSettings.from_config(cfg.hardware)
     started_in = _precision_of(run) if settings.precision == "auto" else None
     precision = started_in or settings.precision
     changes: dict[str, Any] = {"precision": precision}
@@ -93,16 +90,14 @@ def training_hardware(cfg: DictConfig, *, run: Path, pretrains: bool) -> Hardwar
         changes["residual"] = "float32" if settings.residual == "auto" else settings.residual
     try:
         chosen = settings.model_copy(update=changes)
-        hardware = setup(**chosen.model_dump(), num_workers=cfg.train.num_workers)
+        hardware = setup(**chosen.model_dump(), num_workers=num_workers)
     except ConfigError as error:
         if started_in is None:
             raise
         raise ConfigError(f"{run} was started in {started_in} and must continue with it: {error}") from error
     if started_in is not None:
         hardware = replace(hardware, reason="as at the start of the run")
-    with open_dict(cfg):
-        cfg.hardware.precision = hardware.precision.name
-    return hardware
+    return hardware, settings.model_copy(update={"precision": hardware.precision.name})
 
 
 def _precision_of(run: Path) -> PrecisionName | None:

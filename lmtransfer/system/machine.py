@@ -188,3 +188,8 @@ def default_cache_dir() -> Path:
             f"{place}: the folder of the cache is unknown, because HOME is not set: set HOME, cache_dir or "
             "LMTRANSFER_CACHE"
         ) from None
+
+
+def cache_folder(named: str | None) -> Path:
+    """Return the cache that the setting ``cache_dir`` names; the default one if it is null."""
+    return default_cache_dir() if named is None else Path(named).expanduser().absolute()

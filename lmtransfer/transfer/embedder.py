@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from lmtransfer.config.component import build, resolve
+from lmtransfer.config.component import build
 from lmtransfer.data.micro_batches import evaluation_batches
 from lmtransfer.errors import ConfigError
 from lmtransfer.interop.importing import attention_of
@@ -331,5 +331,5 @@ def _has_trained_pooler(saved: SavedRun) -> bool:
     if saved.config.get("init") or saved.config.get("source"):
         return True
     losses = (saved.config.get("objective") or {}).get("losses") or {}
-    kinds = [resolve(saved.component(f"objective.losses.{name}", "tokenizer")["_target_"]) for name in losses]
+    kinds = [saved.component(f"objective.losses.{name}", "tokenizer").cls for name in losses]
     return any(issubclass(kind, Objective) and kind.uses_pooler for kind in kinds)

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from omegaconf import DictConfig, OmegaConf, open_dict
 from torch import Tensor, nn
 from typing_extensions import override
 
-from lmtransfer.config.plain import literal, resolve_config
+from lmtransfer.config.settings import ObjectiveSettings, TransferSettings
 from lmtransfer.config.sources import with_absolute_paths
 from lmtransfer.data.micro_batches import PlannedStream
 from lmtransfer.errors import ConfigError
@@ -20,11 +19,10 @@ from lmtransfer.models.base import Encoder
 from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.learner import PretrainingLearner, collect_output_positions
 from lmtransfer.objectives.source import PretrainingSource
-from lmtransfer.pretraining.build import PretrainingParts, parts_over
+from lmtransfer.pretraining.build import PretrainingParts, objective_of, parts_over
 from lmtransfer.pretraining.continued import InheritedHeads, inherit_heads
-from lmtransfer.pretraining.text import Text, check_same_text, read_text
+from lmtransfer.pretraining.text import Text, build_corpus, check_same_text, read_text
 from lmtransfer.randomness import derive_seed
-from lmtransfer.runs.labels import objective_label
 from lmtransfer.runs.saved_run import SavedRun
 from lmtransfer.tasks.source import TaskBatch
 from lmtransfer.tokenizers.base import characters_of
@@ -46,7 +44,7 @@ class JointText:
 
     share: TextShare
     text: Text
-    objective: DictConfig
+    objective: ObjectiveSettings
     heads: Mapping[str, Tensor]
 
     def with_run_heads(self, run: SavedRun) -> JointText:
@@ -81,7 +79,7 @@ class JointText:
             learner = PretrainingLearner(parts.encoder, list(parts.objectives)).to(device)
             if parts.encoder.attention != task_attention:
                 raise ConfigError(
-                    f"transfer=joint: {objective_label(self.objective)} needs {parts.encoder.attention} attention, but "
+                    f"transfer=joint: {'+'.join(self.objective.losses)} needs {parts.encoder.attention} attention, but "
                     f"the task uses the encoder with {task_attention} attention; choose another objective, or set "
                     f"transfer.attention={parts.encoder.attention}"
                 )
@@ -127,64 +125,47 @@ class JointText:
         share = self.share
         until = "" if share.until == 1 else f", until {100 * share.until:g} % of the budget is used"
         return (
-            f"text with labels: {self.text.corpus.name}, {objective_label(self.objective)}, {share.tokens:,} tokens "
+            f"text with labels: {self.text.corpus.name}, {'+'.join(self.objective.losses)}, {share.tokens:,} tokens "
             f"per step with weight {share.weight:g}{until}"
         )
 
 
-def user_nodes(cfg: DictConfig) -> dict[str, set[str]]:
-    """Return the components of the config's corpus and objective, each with the arguments that the command adds."""
-    objective, nodes = cfg.get("objective"), dict[str, set[str]]()
-    if cfg.get("corpus") is not None:
-        nodes["corpus"] = {"data_root", "cache_dir"}
-    if OmegaConf.is_dict(objective) and OmegaConf.is_dict(objective.get("losses")):
-        for part in ("rows", "corruption", *(f"losses.{name}" for name in objective.losses)):
-            nodes[f"objective.{part}"] = {"tokenizer"}
-    return nodes
+def read_joint_text(
+    settings: TransferSettings, source: SavedRun, share: TextShare, *, cache_dir: Path
+) -> tuple[JointText, TransferSettings]:
+    """Read the text and the objective that the settings name, falling back to those of the run ``source``.
 
-
-def read_joint_text(cfg: DictConfig, source: SavedRun, share: TextShare, *, cache_dir: Path) -> JointText:
-    """Read the text and the objective that the config sets, falling back to those of the run ``source``.
-
-    Both are written to the config.
+    Also return the settings with both.
     """
-    key = "init" if cfg.get("init") else "tokenizer_from"
-    nodes = {part: resolve_config(cfg)[part] for part in ("corpus", "objective") if cfg.get(part) is not None}
-    own: dict[str, Any] = {part: source.config.get(part) for part in ("corpus", "objective")}
-    data_root = cfg.data_root or source.data_root
+    key, run = "init" if settings.init else "tokenizer_from", settings.init or settings.tokenizer_from
+    data_root = settings.data_root or source.data_root
+    corpus_node, objective = settings.corpus, settings.objective
     problems = []
-    if not (nodes.get("objective") or own["objective"] or {}).get("losses"):
+    if not (objective.losses if objective else (source.config.get("objective") or {}).get("losses")):
         problems.append(
-            f"transfer=joint: {key}={cfg[key]} has no pretraining objective; set an objective, such as objective=mlm, "
+            f"transfer=joint: {key}={run} has no pretraining objective; set an objective, such as objective=mlm, "
             "whose heads then start from random weights, or choose transfer=full"
         )
-    if "corpus" not in nodes and own["corpus"] is None:
+    if corpus_node is None and source.config.get("corpus") is None:
         problems.append(
-            f"transfer=joint: the training text of {key}={cfg[key]} is unknown; set a corpus, such as corpus=text "
+            f"transfer=joint: the training text of {key}={run} is unknown; set a corpus, such as corpus=text "
             "corpus.path=my/texts, or choose transfer=full"
         )
     if problems:
         raise ConfigError(problems)
-    if "objective" not in nodes:
-        for part in ("rows", "corruption", *(f"losses.{name}" for name in own["objective"]["losses"])):
-            source.component(f"objective.{part}", "tokenizer")  # raises an error if the component is invalid
-    if "corpus" not in nodes and not source.trusted:
-        check_same_text(source, data_root=data_root)
-    screening = source.config.get("screening") if "corpus" not in nodes and source.trusted else None
-    nodes = own | nodes
-    nodes["corpus"] = with_absolute_paths(nodes["corpus"])
-    values = {
-        **nodes,
-        "screening": screening,
-        "init": source.reference,
-        "tokenizer": None,
-        "data_root": data_root,
-        "cache_dir": str(cache_dir),
-    }
-    config = OmegaConf.create(literal(values))
-    with open_dict(cfg):
-        cfg.corpus, cfg.objective = config.corpus, config.objective
-    return JointText(share, read_text(config), config.objective, {})
+    objective = objective or objective_of(source)
+    screening = None
+    if corpus_node is None:
+        corpus_node = source.component("corpus", "data_root", "cache_dir")
+        if not source.trusted:
+            check_same_text(source, data_root=data_root)
+        elif source.config.get("screening") is not None:
+            screening = source.component("screening", "overlap_with", "cache_dir")
+    corpus_node = replace(corpus_node, values=with_absolute_paths(corpus_node.values))
+    corpus = build_corpus(corpus_node, screening, data_root=data_root, cache_dir=cache_dir)
+    text = read_text(corpus, source.tokenizer, cache_dir=cache_dir, max_length=objective.max_length)
+    settings = settings.model_copy(update={"corpus": corpus_node, "objective": objective})
+    return JointText(share, text, objective, {}), settings
 
 
 class JointStream(BatchStream):

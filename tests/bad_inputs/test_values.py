@@ -11,11 +11,11 @@ from omegaconf import DictConfig, OmegaConf
 from support.bad_input import FINETUNE, NOWHERE, PREPARE, PRETRAIN, Answer, Case, bounded, check
 from support.refusals import refuses
 
-from lmtransfer.commands.pretrain import check_settings
 from lmtransfer.config import overrides
 from lmtransfer.config.composing import running_config
 from lmtransfer.config.effective import complete_values
 from lmtransfer.errors import ConfigError
+from lmtransfer.launch.run_once import settings_of
 
 #: Values out of bounds, by key.
 BOUNDS = {
@@ -118,4 +118,4 @@ def test_every_value_out_of_bounds_is_refused_by_its_key(key: str, settings: Dic
         OmegaConf.update(cfg, key, overrides.parse(f"{key}={value}").value(), force_add=True)
         with refuses(ConfigError, f"{key}:"):
             complete_values(cfg, "pretrain")
-            check_settings(cfg)
+            settings_of("pretrain", cfg)

@@ -11,18 +11,14 @@ import numpy as np
 import pytest
 import torch
 from fakes.transfer_files import lmtransfer, result
-from hydra import compose, initialize_config_dir
-from hydra.core.hydra_config import HydraConfig
-from omegaconf import open_dict
 from safetensors.numpy import load_file
 from support.refusals import refuses
 from support.saved_encoder import load_encoder
 
-from lmtransfer.config import paths
+from lmtransfer import api
 from lmtransfer.data.batch import pack
 from lmtransfer.errors import ConfigError, RunDirectoryError
 from lmtransfer.inference.fill_mask import open_mask_filler
-from lmtransfer.inference.zero_shot import evaluate_zero_shot
 from lmtransfer.interop.open_run import open_saved
 from lmtransfer.runs.predictions import read_predictions
 from lmtransfer.tasks.text.example import TextExample
@@ -60,14 +56,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def _evaluate(*words: str) -> Path:
-    with initialize_config_dir(config_dir=str(paths.conf_dir()), version_base="1.3"):
-        cfg = compose(
-            "evaluate", overrides=["task=blimp", "data_root=.", "hardware=exact", *words], return_hydra_config=True
-        )
-        HydraConfig.instance().set_config(cfg)
-    with open_dict(cfg):
-        del cfg["hydra"]
-    return evaluate_zero_shot(cfg)
+    task = [] if any(word.startswith("task=") for word in words) else ["task=blimp"]
+    return api.evaluate(*task, "data_root=.", "hardware=exact", *words).path
 
 
 def _by_hand(name: str, sentence: str) -> float:

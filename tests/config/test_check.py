@@ -1,19 +1,29 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from fakes import configs
 from fakes.configs import check_problems, write_tree
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
+from pydantic import ValidationError
 from support.refusals import refuses
 
 from lmtransfer.config import paths
-from lmtransfer.config.check import check
-from lmtransfer.config.settings import COMMANDS, HardwareSettings, ObjectiveSettings, Settings, TrainSettings
-from lmtransfer.config.types import Whole
+from lmtransfer.config.check import check, read_settings
+from lmtransfer.config.component import Node, Supplied
+from lmtransfer.config.plain import BROKEN
+from lmtransfer.config.settings import (
+    COMMANDS,
+    CommandSettings,
+    HardwareSettings,
+    Settings,
+    TrainSettings,
+)
+from lmtransfer.config.types import Name, Whole
 from lmtransfer.errors import ConfigError
 
 FILES = {
@@ -55,6 +65,11 @@ FILES = {
 NODES = {"model": {"vocab_size"}, "objective.losses.guess": set[str]()}
 
 
+class ToyObjective(Settings):
+    mask_prob: float = 0.0
+    losses: Any = None
+
+
 class ToySettings(Settings):
     name: str = ""
     seed: Whole = 0
@@ -65,7 +80,7 @@ class ToySettings(Settings):
     train: TrainSettings = TrainSettings()
     hardware: HardwareSettings = HardwareSettings()
     model: Any = None
-    objective: ObjectiveSettings = ObjectiveSettings()
+    objective: ToyObjective = ToyObjective()
 
 
 @pytest.fixture(autouse=True)
@@ -165,3 +180,109 @@ def test_runtime_arguments_are_not_missing_and_others_are(conf: Path) -> None:
         check(cfg, primary="train", nodes={"model": {"vocab_size"}})
     check(cfg, primary="train", nodes={"model": {"size"}})
     check(cfg, primary="train")  # the command does not build it, and may know more
+
+
+class PlainSettings(CommandSettings):
+    name: Name
+    share: float
+    limit: Whole | None = None
+    hardware: HardwareSettings
+    model: Annotated[Node[Any], Supplied("vocab_size")]
+    other: Annotated[Node[Any], Supplied()] | None = None
+
+
+KNOWN = {"name": None, "share": None, "limit": None, "hardware": {"device": None}, "model": None, "mine": None}
+VALUES = {
+    "name": "a",
+    "share": 1,
+    "hardware": {"device": "cpu"},
+    "model": {"_target_": "fakes.configs.Net", "dim": 1e1},
+    "mine": [1, {"a": None}],
+}
+
+
+def read(values: dict[str, Any], **more: Any) -> PlainSettings:
+    return read_settings(PlainSettings, values, command="train", known=KNOWN, **more)
+
+
+def test_settings_are_an_object_with_the_values_of_the_config() -> None:
+    settings = read(VALUES, words=["share=1", "~limit"], config_folders=[Path("conf")])
+    assert (settings.name, settings.share, settings.limit, settings.other) == ("a", 1.0, None, None)
+    assert settings.hardware.device == "cpu"
+    assert settings.model.build(vocab_size=5).dim == 10
+    assert (settings.given, settings.config_folders) == ({"share": "share=1", "limit": "~limit"}, (Path("conf"),))
+    with pytest.raises(ValidationError, match="frozen"):
+        settings.name = "b"  # type: ignore[misc]
+
+
+def test_settings_become_the_config_again_with_what_was_worked_out() -> None:
+    assert read(VALUES).plain() == VALUES
+    limit = read({**VALUES, "limit": 2e1}).plain()["limit"]
+    assert (limit, type(limit)) == (20, int)
+    settings = read(VALUES).model_copy(update={"limit": 3, "model": read(VALUES).model.replace(dim=2)})
+    assert settings.plain() == {**VALUES, "limit": 3, "model": {"_target_": "fakes.configs.Net", "dim": 2}}
+    assert read(VALUES).plain() == VALUES
+
+
+def test_settings_have_all_problems_at_once() -> None:
+    values = {
+        "name": "",
+        "limit": BROKEN,
+        "hardware": {"device": 5, "threads": 2},
+        "model": {"_target_": "fakes.configs.Net", "dim": "x", "vocab_size": 3},
+        "nmae": 1,
+    }
+    with pytest.raises(ConfigError) as error:
+        read(values, problems={"limit": "missing: set limit=<value>"})
+    expected = {
+        "hardware.device": ("5", "text"),
+        "hardware.threads": ("no such key", "device"),
+        "limit": ("limit=<value>",),
+        "model.dim": ("'x'", "integer"),
+        "model.vocab_size": ("the command sets",),
+        "name": ("''", "run name"),
+        "nmae": ("'name'",),
+        "share": ("missing", "share=<value>"),
+    }
+    check_problems(error.value.problems, expected)
+
+
+@pytest.mark.parametrize(
+    ("changes", "key", "names"),
+    [
+        ({"model": None}, "model", ("null", "model=<name>")),
+        ({"model": {"dim": 3}}, "model", ("_target_", "model=<name>")),
+        ({"model": "bert"}, "model", ("_target_", "model=<name>")),
+        ({"hardware": None}, "hardware", ("None", "device")),
+        ({"hardware": {"device": None}}, "hardware.device", ("null", "text")),
+    ],
+)
+def test_what_is_no_component_and_no_group_is_named(changes: dict[str, Any], key: str, names: tuple[str, ...]) -> None:
+    with refuses(ConfigError, f"{key}: ", *names):
+        read({**VALUES, **changes})
+
+
+class SeveralSettings(CommandSettings):
+    parts: Mapping[str, Annotated[Node[Any], Supplied("size")]]
+
+
+def test_each_of_several_components_has_a_key_of_its_own() -> None:
+    def read_parts(parts: object) -> SeveralSettings:
+        return read_settings(SeveralSettings, {"parts": parts}, command="train")
+
+    part = {"_target_": "fakes.configs.Part"}
+    assert read_parts({"a": part}).plain() == {"parts": {"a": part}}
+    assert read_parts({"a": part}).parts["a"].build(size=3).size == 3
+    with refuses(ConfigError, "parts._target_: ", "parts.<name>._target_"):
+        read_parts(part)
+    with refuses(ConfigError, "parts.b: ", "null"):
+        read_parts({"a": part, "b": None})
+    with refuses(ConfigError, "parts: ", "3"):
+        read_parts(3)
+
+
+def test_what_is_left_out_is_missing_or_null() -> None:
+    without = {name: value for name, value in VALUES.items() if name not in ("model", "share", "limit")}
+    with pytest.raises(ConfigError) as error:
+        read(without)
+    check_problems(error.value.problems, {"model": ("missing", "model=<name>"), "share": ("missing", "share=<value>")})

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 from fakes.configs import write_tree
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from support.refusals import refuses
 
 from lmtransfer.config import overrides, paths
 from lmtransfer.config.composing import command_config
-from lmtransfer.config.effective import complete_budget, complete_learning_rates, effective_train
+from lmtransfer.config.effective import check_budget, complete_budget, complete_learning_rates
+from lmtransfer.config.settings import TrainSettings
 from lmtransfer.errors import ConfigError
 
 Typed = Callable[..., None]
@@ -71,6 +72,13 @@ def test_one_budget_is_in_effect(
 ) -> None:
     typed(*words)
     assert settled(primary, **train) == left
+
+
+def effective_train(cfg: DictConfig, *, primary: str) -> TrainSettings:
+    complete_budget(cfg, primary=primary)
+    settings = TrainSettings.from_config(cfg.train)
+    check_budget(settings)
+    return settings
 
 
 def test_two_budgets_of_one_place_are_an_error(typed: Typed, conf: None) -> None:

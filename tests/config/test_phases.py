@@ -8,7 +8,15 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 from support.refusals import refuses
 
-from lmtransfer.config.phases import complete_phases, phases_of
+from lmtransfer.config.component import Node
+from lmtransfer.config.phases import Phase, complete_phases, phases_of
+from lmtransfer.config.settings import (
+    ObjectiveSettings,
+    PhaseSettings,
+    PhaseTrainSettings,
+    PretrainSettings,
+    VectorSettings,
+)
 from lmtransfer.errors import ConfigError
 
 MASKED = {
@@ -38,9 +46,22 @@ def config(phases: Any, **train: Any) -> DictConfig:
     )
 
 
-def plain(cfg: DictConfig, key: str) -> Any:
-    found = OmegaConf.select(cfg, key)
-    return OmegaConf.to_container(found, resolve=True) if OmegaConf.is_config(found) else found
+def phases_in(cfg: DictConfig) -> list[Phase]:
+    """Return the phases of a completed config, whose components do not exist."""
+    plain: Any = OmegaConf.to_container(cfg, resolve=True)
+    parts = {"objective": ObjectiveSettings, "train": PhaseTrainSettings, "embedding_after": VectorSettings}
+
+    def read(name: str, value: Any) -> Any:
+        if name == "optimizer":
+            return Node(value)
+        return parts[name].model_construct(**value) if name in parts and value is not None else value
+
+    phases = {
+        name: PhaseSettings.model_construct(**{key: read(key, value) for key, value in phase.items()})
+        for name, phase in (plain["phases"] or {}).items()
+    }
+    own = {key: read(key, plain[key]) for key in ("objective", "optimizer")}
+    return phases_of(PretrainSettings.model_construct(phases=phases, **own))
 
 
 def test_a_run_without_phases_is_one_phase_and_stays_as_it_is() -> None:
@@ -48,8 +69,9 @@ def test_a_run_without_phases_is_one_phase_and_stays_as_it_is() -> None:
     before = OmegaConf.to_container(cfg)
     complete_phases(cfg)
     assert OmegaConf.to_container(cfg) == before
-    (phase,) = phases_of(cfg)
-    assert (phase.name, phase.begins, phase.ends, phase.objective, phase.train) == ("", 0.0, 1.0, "objective", None)
+    (phase,) = phases_in(cfg)
+    assert (phase.name, phase.begins, phase.ends, phase.objective_key, phase.train) == ("", 0.0, 1.0, "objective", None)
+    assert phase.objective.mask_prob == 0.2
 
 
 def test_single_settings_are_laid_over_the_runs_own_and_the_last_phase_is_the_run() -> None:
@@ -61,17 +83,14 @@ def test_single_settings_are_laid_over_the_runs_own_and_the_last_phase_is_the_ru
         }
     )
     complete_phases(cfg)
-    first, second, third = phases_of(cfg)
-    assert plain(cfg, f"{first.objective}.corruption.mask_prob") == 0.4
-    assert plain(cfg, f"{second.objective}.corruption.mask_prob") == 0.2  # the run's, as it was written
-    assert plain(cfg, f"{second.objective}.rows.max_length") == 128
-    assert plain(cfg, f"{third.objective}.corruption.mask_prob") == 0.15
-    assert third.objective == "objective"
-    assert [plain(cfg, phase.optimizer)["learning_rate"] for phase in (first, second, third)] == [0.02, 0.01, 0.02]
-    assert first.train is not None
-    assert first.train == {"batch_tokens": 256, "micro_batch_tokens": None}
-    assert isinstance(first.train["batch_tokens"], int)
-    assert second.train == {"batch_tokens": 512, "micro_batch_tokens": None}
+    first, second, third = phases_in(cfg)
+    parts: list[Any] = [phase.objective.plain() for phase in (first, second, third)]
+    assert [part["corruption"]["mask_prob"] for part in parts] == [0.4, 0.2, 0.15]  # the second is the run's own
+    assert parts[1]["rows"]["max_length"] == 128
+    assert [phase.objective_key for phase in (second, third)] == ["phases.second.objective", "objective"]
+    assert [phase.optimizer.get("learning_rate") for phase in (first, second, third)] == [0.02, 0.01, 0.02]
+    assert first.train == PhaseTrainSettings(batch_tokens=256)
+    assert second.train == PhaseTrainSettings(batch_tokens=512)
     assert cfg.train.batch_tokens == 1024
     assert [(phase.begins, phase.ends) for phase in (first, second, third)] == [(0.0, 0.5), (0.5, 0.8), (0.8, 1.0)]
     once = OmegaConf.to_container(cfg)
@@ -84,29 +103,29 @@ def test_an_objective_with_losses_stands_for_itself() -> None:
     words = {"share": 0.3, "objective": VECTORS, "optimizer": optimizer, "embedding_after": {"deviation": 0.02}}
     cfg = config({"words": words, "rest": {"share": 0.7}})
     complete_phases(cfg)
-    first, last = phases_of(cfg)
-    assert plain(cfg, first.objective) == {
+    first, last = phases_in(cfg)
+    assert first.objective.plain() == {
         **VECTORS,
         "max_length": 64,
         "rows": {"_target_": "lmtransfer.Rows", "max_length": 64},
     }
-    assert plain(cfg, first.optimizer) == optimizer
+    assert first.optimizer.values == optimizer
     assert first.after is not None
     assert (first.after.centre, first.after.deviation) == (True, 0.02)
     assert last.after is None
-    assert plain(cfg, "objective.losses") == MASKED["losses"]
+    assert last.objective.losses == MASKED["losses"]
 
 
 def test_shares_end_where_they_say_and_the_last_at_the_end() -> None:
     cfg = config({name: {"share": 0.1} for name in "abcdefghij"})
     complete_phases(cfg)
-    assert [phase.ends for phase in phases_of(cfg)] == [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0]
+    assert [phase.ends for phase in phases_in(cfg)] == [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0]
     cfg = config({name: {"share": 0.3333} for name in "abc"})  # thirds
     complete_phases(cfg)
-    assert phases_of(cfg)[-1].ends == 1.0
+    assert phases_in(cfg)[-1].ends == 1.0
     cfg = config({"a": {"share": 0.1}, "b": {}, "c": {"share": 0.2}})  # the rest
     complete_phases(cfg)
-    assert [phase.ends for phase in phases_of(cfg)] == [0.1, 0.8, 1.0]
+    assert [phase.ends for phase in phases_in(cfg)] == [0.1, 0.8, 1.0]
     assert cfg.phases.b.share == 0.7
 
 

@@ -7,13 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 from fakes.objectives import NumberTokenizer, random_documents, store_of
-from omegaconf import OmegaConf
 
-from lmtransfer.config.component import build
-from lmtransfer.config.composing import command_config
-from lmtransfer.config.phases import complete_phases, phases_of
+from lmtransfer.config.phases import phases_of
+from lmtransfer.config.settings import PretrainSettings
 from lmtransfer.data.micro_batches import PlannedStream, Source
 from lmtransfer.data.token_shards import TokenStore
+from lmtransfer.launch.run_once import command_settings
 
 #: Recipes for GPUs.
 RECIPES = (
@@ -46,14 +45,13 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> TokenStore:
 @pytest.mark.parametrize("recipe", RECIPES)
 @pytest.mark.parametrize("world_size", [1, 2, 3, 8])
 def test_passes_compute_little_filler(recipe: str, world_size: int, store: TokenStore) -> None:
-    with command_config("pretrain", [f"experiment={recipe}"]) as cfg:
-        complete_phases(cfg)
-        phases = [
-            (OmegaConf.select(cfg, phase.objective), {**cfg.train, **(phase.train or {})}) for phase in phases_of(cfg)
-        ]
-    for objective, train in phases:
-        rows = build(objective.rows, tokenizer=NumberTokenizer())
-        batch_tokens, micro_batch_tokens = train["batch_tokens"], train["micro_batch_tokens"]
+    pretraining = command_settings("pretrain", [f"experiment={recipe}"])
+    assert isinstance(pretraining, PretrainSettings)
+    for phase in phases_of(pretraining):
+        rows = phase.objective.rows.build(tokenizer=NumberTokenizer())
+        train = pretraining.train if phase.train is None else phase.train
+        batch_tokens, micro_batch_tokens = train.batch_tokens, train.micro_batch_tokens
+        assert batch_tokens is not None
         own = rows.plan(store, seed=0, epoch=0).lengths
         own = own[own == rows.max_length] if rows.contiguous else own
         source = _Lengths(np.resize(own, int((STEPS + 2) * batch_tokens / own.mean()) + 1))

@@ -92,11 +92,18 @@ INNER: dict[str, tuple[str, ...]] = {
 }
 
 
+#: The file that names components of other rooms as types, which only the type checker imports.
+OF_TYPES = PACKAGE / "config/settings.py"
+
+
 @cache
 def imported(path: Path) -> list[tuple[int, str]]:
     """The modules that a file imports, with line numbers, at any depth of the file."""
     found = []
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    if path == OF_TYPES:
+        tree.body = [node for node in tree.body if not (isinstance(node, ast.If) and is_for_types(node.test))]
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             found.extend((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -106,6 +113,10 @@ def imported(path: Path) -> list[tuple[int, str]]:
             is_module = [name for name in names if (ROOT / (name.replace(".", "/") + ".py")).is_file()]
             found.extend((node.lineno, name) for name in is_module or [module])
     return found
+
+
+def is_for_types(test: ast.expr) -> bool:
+    return isinstance(test, ast.Name) and test.id == "TYPE_CHECKING"
 
 
 def room_of(module: str) -> str:

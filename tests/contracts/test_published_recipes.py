@@ -13,8 +13,9 @@ import pytest
 import torch
 from fakes.transfer_files import lmtransfer, sentence
 
-from lmtransfer.config.composing import command_config
-from lmtransfer.config.phases import complete_phases, phases_of
+from lmtransfer.config.phases import phases_of
+from lmtransfer.config.settings import PretrainSettings
+from lmtransfer.launch.run_once import command_settings
 
 STEPS, WARMUP = 20, 5
 
@@ -184,24 +185,24 @@ RECIPES = pytest.mark.parametrize(("recipe", "published"), PUBLISHED.items(), id
 
 @RECIPES
 def test_budget_and_rates_are_those_of_the_paper(recipe: str, published: Published) -> None:
-    with command_config("pretrain", [f"experiment={recipe}"]) as cfg:
-        complete_phases(cfg)
-        rows = []
-        for phase in phases_of(cfg):
-            objective = cfg.objective if phase.objective == "objective" else cfg.phases[phase.name].objective
-            tokens = (phase.train or {}).get("batch_tokens") or cfg.train.batch_tokens
-            assert tokens % objective.max_length == 0
-            share = pytest.approx(phase.ends - phase.begins)
-            rows.append((share, tokens // objective.max_length, objective.max_length))
-        assert published.rows == rows
-        assert (cfg.train.steps, cfg.train.epochs) == (published.steps, published.passes)
-        assert (cfg.train.tokens, cfg.train.seconds) == (None, None)
-        assert cfg.tokenizer.vocab_size == published.vocabulary
-        assert cfg.train.max_grad_norm == published.clip
-        rate = cfg.optimizer.get("learning_rate", cfg.optimizer.get("lr"))
-        warmup = cfg.schedule.warmup_steps or cfg.schedule.warmup_fraction
-        assert (rate, warmup) == (published.rate, published.warmup)
-        assert cfg.embeddings is None
+    settings = command_settings("pretrain", [f"experiment={recipe}"])
+    assert isinstance(settings, PretrainSettings)
+    train, rows = settings.train, []
+    for phase in phases_of(settings):
+        max_length = phase.objective.max_length
+        tokens = (None if phase.train is None else phase.train.batch_tokens) or train.batch_tokens
+        assert tokens is not None
+        assert tokens % max_length == 0
+        rows.append((pytest.approx(phase.ends - phase.begins), tokens // max_length, max_length))
+    assert published.rows == rows
+    assert (train.steps, train.epochs) == (published.steps, published.passes)
+    assert (train.tokens, train.seconds) == (None, None)
+    assert settings.tokenizer.trainer.get("vocab_size") == published.vocabulary
+    assert train.max_grad_norm == published.clip
+    rate = settings.optimizer.get("learning_rate", settings.optimizer.get("lr"))
+    warmup = settings.schedule.get("warmup_steps") or settings.schedule.get("warmup_fraction")
+    assert (rate, warmup) == (published.rate, published.warmup)
+    assert settings.embeddings is None
 
 
 @pytest.fixture

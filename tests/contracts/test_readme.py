@@ -16,12 +16,12 @@ import numpy as np
 import pytest
 import torch
 from omegaconf import DictConfig
+from support import composed
 
 from lmtransfer.cli import main
 from lmtransfer.config import main_help
-from lmtransfer.config.check import check
 from lmtransfer.config.composing import command_config
-from lmtransfer.config.short_forms import expand_overlap, expand_parts, expand_task_groups
+from lmtransfer.config.short_forms import expand_task_groups
 from lmtransfer.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -275,12 +275,7 @@ def test_the_lines_of_python_run(page: str, world: Path, capsys: pytest.CaptureF
 
 def problems(cfg: DictConfig, command: str) -> list[str]:
     """What is wrong with a configuration, but for values that only the reader has."""
-    screening = {"screening": {"overlap_with", "cache_dir"}} if cfg.get("screening") is not None else None
-    try:
-        check(cfg, primary=command, nodes=screening)
-    except ConfigError as error:
-        return [problem for problem in error.problems if ": missing: " not in problem]
-    return []
+    return [problem for problem in composed.problems(command, cfg) if ": missing: " not in problem]
 
 
 @pytest.mark.slow
@@ -297,8 +292,6 @@ def test_every_command_of_the_manual_is_understood(world: Path) -> None:
             continue  # `lmtransfer list models` takes words of its own, and a group of tasks is a sweep
         try:
             with command_config(command, swept) as cfg:
-                expand_parts(cfg)
-                expand_overlap(cfg)
                 found = problems(cfg, command)
         except ConfigError as error:
             found = list(error.problems)

@@ -19,6 +19,8 @@ from omegaconf import OmegaConf
 from support.refusals import refuses
 
 from lmtransfer.cli import main
+from lmtransfer.config.component import Node
+from lmtransfer.config.plain import to_plain
 from lmtransfer.config.short_forms import expand_parts
 from lmtransfer.data.corpora.corpus import FileCorpus
 from lmtransfer.data.corpora.mixture import MixtureCorpus, Sampling, smooth
@@ -400,7 +402,7 @@ def test_every_source_that_is_missing_is_said_with_both_ways(tmp_path: Path) -> 
     cfg = config(["fra", "deu"])
     expand_parts(cfg)
     with refuses(DataError, "corpus=fra", "corpus=deu") as raised:
-        build_corpus(cfg, cache_dir=tmp_path)
+        build_corpus(Node(to_plain(cfg.corpus, "corpus")[0]), None, data_root=None, cache_dir=tmp_path)
     of_fra, of_deu = str(raised.value).split("corpus=deu", 1)
     assert all(way in said for said in (of_fra, of_deu) for way in ("data_root", "hub"))
 

@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
-from omegaconf import OmegaConf
 from support.refusals import refuses
 
+from lmtransfer.config.component import Node
 from lmtransfer.config.sources import with_absolute_paths
 from lmtransfer.data.corpora.corpus import FileCorpus
 from lmtransfer.data.remote_files import RemoteFile, source_file
@@ -183,4 +183,4 @@ def test_an_address_in_the_run_of_someone_else_is_not_opened(tmp_path: Path, mon
             with refuses(RunDirectoryError, "memory://out/a.jsonl", "corpus"):
                 check_named(node, "corpus", tmp_path, data_root=None)
             with refuses(RunDirectoryError, "memory://out/a.jsonl"):
-                build_corpus(OmegaConf.create({"corpus": node, "data_root": None}), cache_dir=tmp_path)
+                build_corpus(Node(node), None, data_root=None, cache_dir=tmp_path)

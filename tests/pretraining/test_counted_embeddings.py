@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 from fakes.objectives import bert, store_of
-from omegaconf import OmegaConf
 from support.refusals import refuses
 from torch import nn
 
@@ -254,10 +253,9 @@ def test_counting_starts_a_model_of_characters_and_its_output(tmp_path: Path) ->
     groups = (((5, 6), 1), ((7, 8), 2))
     documents = [[[t for _ in range(6) for t in (int(rng.choice(p)), mark)]] for p, mark in groups for _ in range(40)]
     encoder, characters = _char_elmo(VOCABULARY), character_ids([f"w{number}" * 2 for number in range(VOCABULARY)])
-    node = {"_target_": "lmtransfer.pretraining.counted_embeddings.CountedEmbeddings"}
-    node["deviation"] = 0.3
+    counts = CountedEmbeddings(deviation=0.3)
     store = store_of(tmp_path, documents)
-    start = count_first(OmegaConf.create(node), encoder, store, characters_VC=characters, seed=0, fresh=True)
+    start = count_first(counts, encoder, store, characters_VC=characters, seed=0, fresh=True)
     assert start.vectors_VP is not None
     assert start.vectors_VP.shape == (VOCABULARY, 8)
     assert start.explained > 0.7
@@ -268,7 +266,7 @@ def test_counting_starts_a_model_of_characters_and_its_output(tmp_path: Path) ->
     objective.bind(encoder)
     start.fill_head(objective)
     assert torch.equal(objective.output.weight.detach(), start.vectors_VP)
-    again = count_first(OmegaConf.create(node), encoder, store, characters_VC=characters, seed=0, fresh=False)
+    again = count_first(counts, encoder, store, characters_VC=characters, seed=0, fresh=False)
     assert (again.num_tokens, again.vectors_VP) == (0, None)
     assert torch.equal(encoder.characters(torch.from_numpy(characters)).detach(), found)
 
@@ -292,8 +290,7 @@ def test_counting_leaves_half_of_a_short_budget(
     monkeypatch.setattr("lmtransfer.pretraining.counted_embeddings.perf_counter", lambda: clock[0])
     monkeypatch.setattr("lmtransfer.pretraining.counted_embeddings._FIRST_TOKENS", 100)
     store = store_of(tmp_path, [[[5, 6, 7, 8] * 5] for _ in range(100)])
-    node = OmegaConf.create({"_target_": "lmtransfer.pretraining.counted_embeddings.CountedEmbeddings"})
     refusal = refuses(ConfigError, f"train.seconds={budget:g}", "embeddings=null") if counted is None else nullcontext()
     with refusal:
-        start = count_first(node, bert(), store, characters_VC=None, seed=0, fresh=True, budget=budget)
+        start = count_first(CountedEmbeddings(), bert(), store, characters_VC=None, seed=0, fresh=True, budget=budget)
         assert (start.num_tokens, start.cut) == (counted, counted != store.num_tokens)

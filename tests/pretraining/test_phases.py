@@ -12,7 +12,6 @@ import pytest
 import torch
 import yaml
 from fakes.transfer_files import TASK, lmtransfer, result
-from omegaconf import OmegaConf
 from support.refusals import refuses
 from support.tiny_runs import (
     TINY,
@@ -28,8 +27,10 @@ from support.tiny_runs import (
     without,
 )
 
+from lmtransfer.config.component import Node
 from lmtransfer.config.paths import conf_dir
 from lmtransfer.config.phases import Phase
+from lmtransfer.config.settings import ObjectiveSettings
 from lmtransfer.errors import CheckpointError
 from lmtransfer.pretraining import phases
 from lmtransfer.pretraining.continued import InheritedHeads
@@ -317,7 +318,7 @@ def test_what_is_refused_and_why(name: str, capsys: pytest.CaptureFixture[str]) 
     assert lmtransfer(*TINY, "--config-dir=own", "phases=bad", "name=refused", *more) == 2
     said = capsys.readouterr().err.strip()
     assert all(name in said for name in names), said
-    assert len(said.splitlines()) <= 2, said
+    assert len(said.splitlines()) <= 3, said
     assert not Path("runs/pretrain/refused").exists()
 
 
@@ -369,15 +370,14 @@ MASKED, CAUSAL = [object()], [object()]
 def described(*each: tuple[Any, str, float, bool | None]) -> tuple[list[Phase], list[Transition]]:
     """Return phases of equal length with these objectives, optimizers, learning rates and restarts."""
     count = len(each)
-    cfg = OmegaConf.create(
-        {f"optimizer_{i}": {"_target_": kind, "learning_rate": rate} for i, (_, kind, rate, _) in enumerate(each)}
-    )
+    optimizers = [Node[Any]({"_target_": kind, "learning_rate": rate}) for _, kind, rate, _ in each]
+    none = ObjectiveSettings.model_construct()
     phases = [
-        Phase(f"p{i}", i / count, (i + 1) / count, optimizer=f"optimizer_{i}", restart=restart)
+        Phase(f"p{i}", i / count, (i + 1) / count, none, optimizers[i], restart=restart)
         for i, (_, _, _, restart) in enumerate(each)
     ]
     parts: list[Any] = [SimpleNamespace(objectives=objectives) for objectives, _, _, _ in each]
-    return phases, transitions_of(cfg, phases, parts)
+    return phases, transitions_of(phases, parts)
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,10 @@ import pytest
 from fakes.transfer_files import lmtransfer, result
 from support.refusals import refuses
 
+from lmtransfer.config.component import Node
 from lmtransfer.config.phases import Phase
 from lmtransfer.config.revisions import count_text, read_count, split_revision, with_revision
-from lmtransfer.config.settings import TrainSettings
+from lmtransfer.config.settings import ObjectiveSettings, PhaseTrainSettings, TrainSettings
 from lmtransfer.errors import ConfigError
 from lmtransfer.pretraining.save_points import (
     check_reached,
@@ -25,7 +26,14 @@ from lmtransfer.pretraining.save_points import (
     word_points,
 )
 
-WHOLE = [Phase("", 0.0, 1.0)]
+
+def phase(name: str, begins: float, ends: float, **train: int) -> Phase:
+    """Return a phase without components."""
+    own = PhaseTrainSettings(**train) if train else None
+    return Phase(name, begins, ends, ObjectiveSettings.model_construct(), Node({}), train=own)
+
+
+WHOLE = [phase("", 0.0, 1.0)]
 
 
 @pytest.mark.parametrize(
@@ -73,7 +81,7 @@ def test_points_beyond_the_budget_are_refused_as_soon_as_it_is_known() -> None:
         settings: dict[str, Any] = {kind: limit}
         with refuses(ConfigError, "train.save_at", f"train.{kind}={limit}", "1,000", "1001"):
             check_reached(TrainSettings(save_at=points, batch_tokens=100, **settings), WHOLE, steps_per_epoch=10)
-    larger = [Phase("first", 0.0, 0.5, train={"batch_tokens": 200}), Phase("second", 0.5, 1.0)]
+    larger = [phase("first", 0.0, 0.5, batch_tokens=200), phase("second", 0.5, 1.0)]
     check_reached(TrainSettings(save_at=points, batch_tokens=100, steps=10), larger)
 
 

@@ -12,6 +12,7 @@ from omegaconf import OmegaConf
 from support.refusals import refuses
 
 from lmtransfer.cli import main
+from lmtransfer.config.component import Node
 from lmtransfer.data.corpora.corpus import FileCorpus
 from lmtransfer.data.corpora.mixture import MixtureCorpus
 from lmtransfer.data.screening import ScreenedCorpus, Screening
@@ -137,18 +138,17 @@ def test_the_texts_of_a_task_are_those_of_its_dev_and_test(
     monkeypatch.setenv("LMTRANSFER_ALLOW", __name__.partition(".")[0])
     node = {"_target_": f"{__name__}.FakeTask"}
     screening = {"_target_": "lmtransfer.data.screening.Screening", "action": "drop", "min_jaccard": None}
-    corpus = {"_target_": "lmtransfer.data.corpora.corpus.FileCorpus", "path": str(tmp_path / "a.txt")}
-    settings = {"corpus": corpus, "data_root": None}
+    corpus: Any = Node({"_target_": "lmtransfer.data.corpora.corpus.FileCorpus", "path": str(tmp_path / "a.txt")})
 
-    cfg = OmegaConf.create({**settings, "screening": {**screening, "overlap_with": {"mine": node}}})
-    built: Any = build_corpus(cfg, cache_dir=tmp_path)
+    def build(task: dict[str, Any]) -> Any:
+        own: Any = Node({**screening, "overlap_with": {"mine": task}})
+        return build_corpus(corpus, own, data_root=None, cache_dir=tmp_path)
+
+    built = build(node)
     assert built.screening.texts == {"mine dev": ["one", "one more", "two", "two more"]}
     assert "mine test" in capsys.readouterr().err
-    cfg = OmegaConf.create(
-        {**settings, "screening": {**screening, "overlap_with": {"mine": {**node, "readable": False}}}}
-    )
     with refuses(DataError, "screening.overlap_with", "mine", "dev.tsv"):
-        build_corpus(cfg, cache_dir=tmp_path)
+        build({**node, "readable": False})
 
 
 def test_the_words_of_a_tagged_sentence_are_one_text_and_a_pair_is_two() -> None:

@@ -14,9 +14,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 from fakes.training import ToyLearner
-from omegaconf import OmegaConf
 from support.refusals import refuses
 
+from lmtransfer.config.settings import HardwareSettings
 from lmtransfer.errors import ConfigError
 from lmtransfer.runs.training_setup import training_hardware
 from lmtransfer.system.cores import SPIN_COUNT, cpu_quota, usable_cores
@@ -133,8 +133,10 @@ def test_a_training_takes_its_workers_from_the_configuration(
 ) -> None:
     gpu.setattr(hardware, "usable_cores", lambda: 16)
     gpu.delenv("LOCAL_WORLD_SIZE", raising=False)
-    cfg = OmegaConf.create({"hardware": {"device": "cuda"}, "train": {"num_workers": configured}})
-    assert training_hardware(cfg, run=tmp_path, pretrains=False).num_workers == expected
+    settings = HardwareSettings(device="cuda")
+    own, chosen = training_hardware(settings, num_workers=configured, run=tmp_path, pretrains=False)
+    assert own.num_workers == expected
+    assert chosen.precision == own.precision.name
 
 
 def test_a_residual_stream_in_bfloat16_needs_products_in_bfloat16(gpu: pytest.MonkeyPatch) -> None:

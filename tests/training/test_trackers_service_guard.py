@@ -8,20 +8,20 @@ import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 from fakes.trackers import CALLS, FakeService, by_name
 from fakes.training import toy_trainer
-from omegaconf import OmegaConf
 from support.refusals import refuses
 
 from lmtransfer.config import overrides, paths
-from lmtransfer.config.component import component_problems
+from lmtransfer.config.component import Node, component_problems
 from lmtransfer.errors import ConfigError, Interrupted
 from lmtransfer.runs.result import RunResult
 from lmtransfer.runs.run_directory import RunDirectory
-from lmtransfer.runs.tracking import open_trackers, tracker_nodes
+from lmtransfer.runs.tracking import open_trackers
 from lmtransfer.training.budget import Budget
 from lmtransfer.training.checkpoints import Checkpoints
 from lmtransfer.training.optim.schedules import Constant
@@ -176,11 +176,11 @@ def test_jsonl_is_json_even_where_numbers_are_not_finite(tmp_path: Path) -> None
 
 
 @pytest.fixture
-def of_fakes(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, str]]:
+def of_fakes(monkeypatch: pytest.MonkeyPatch) -> dict[str, Node[Any]]:
     monkeypatch.setenv("LMTRANSFER_ALLOW", "fakes.trackers")
     return {
-        "jsonl": {"_target_": "lmtransfer.training.trackers.base.Jsonl"},
-        "fake": {"_target_": "fakes.trackers.FakeService"},
+        "jsonl": Node({"_target_": "lmtransfer.training.trackers.base.Jsonl"}),
+        "fake": Node({"_target_": "fakes.trackers.FakeService"}),
     }
 
 
@@ -200,7 +200,7 @@ def directory(path: Path, *, root: Path) -> RunDirectory:
     ],
 )
 def test_runs_of_a_sweep_of_seeds_and_of_a_study_share_a_group(
-    path: str, name: str, group: str, tmp_path: Path, of_fakes: dict[str, dict[str, str]]
+    path: str, name: str, group: str, tmp_path: Path, of_fakes: dict[str, Node[Any]]
 ) -> None:
     root = tmp_path / ("runs/study/s" if "study" in path else "runs")
     with open_trackers(of_fakes, directory(tmp_path / path, root=root)) as trackers:
@@ -217,7 +217,7 @@ def test_runs_of_a_sweep_of_seeds_and_of_a_study_share_a_group(
 
 @pytest.mark.parametrize(("error", "outcome"), [(Interrupted("x"), "interrupted"), (ValueError("x"), "failed")])
 def test_a_service_learns_how_a_run_ended(
-    error: Exception, outcome: str, tmp_path: Path, of_fakes: dict[str, dict[str, str]]
+    error: Exception, outcome: str, tmp_path: Path, of_fakes: dict[str, Node[Any]]
 ) -> None:
     run = directory(tmp_path / "runs/pretrain/a", root=tmp_path / "runs")
     with pytest.raises(type(error)), open_trackers(of_fakes, run):
@@ -228,7 +228,7 @@ def test_a_service_learns_how_a_run_ended(
 
 
 def test_other_ranks_have_no_services(
-    tmp_path: Path, of_fakes: dict[str, dict[str, str]], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, of_fakes: dict[str, Node[Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lmtransfer.training.process_group.is_main", lambda: False)
     with open_trackers(of_fakes, directory(tmp_path / "runs/pretrain/a", root=tmp_path / "runs")) as trackers:
@@ -251,8 +251,3 @@ def test_a_choice_named_twice_is_refused() -> None:
     overrides.check_overrides(["tracker=[jsonl,wandb]", "learning_rates=[1,1]", "tracker.wandb.tags=[a,a]"], folders)
     with refuses(ConfigError, "tracker=[wandb,mlflow,wandb]", "wandb is listed twice"):
         overrides.check_overrides(["tracker=[wandb,mlflow,wandb]"], folders)
-
-
-def test_a_tracker_without_a_name_of_its_own_is_refused() -> None:
-    with refuses(ConfigError, "tracker._target_=mine.Csv", "tracker.<name>._target_"):
-        tracker_nodes(OmegaConf.create({"tracker": {"_target_": "mine.Csv"}}))

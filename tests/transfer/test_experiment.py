@@ -21,6 +21,7 @@ from sklearn.dummy import DummyClassifier
 from support.refusals import refuses
 from torch import nn
 
+from lmtransfer.config.settings import TransferSettings
 from lmtransfer.errors import DataError
 from lmtransfer.interop.open_run import open_saved
 from lmtransfer.models.elmo import ElmoEncoder
@@ -193,8 +194,8 @@ def test_of_learning_rates_with_the_same_mean_score_the_one_with_the_lowest_mean
             (tmp_path / "tries" / f"pretrained-seed-{seed}-rate-{rate:g}.json").write_text(json.dumps(tried))
     data = SimpleNamespace(choosing=None)
     setting: Any = SimpleNamespace(solves=False, pretraining_seed=None, data=data, score_text=str)
-    config = {"seed": 0, "seeds": 2, "learning_rates": list(tries)}
-    experiment = Experiment("probe", config, [setting], RunDirectory(tmp_path), Console(quiet=True))
+    settings = TransferSettings.model_construct(seed=0, seeds=2, learning_rates=list(tries))
+    experiment = Experiment("probe", settings, [setting], RunDirectory(tmp_path), Console(quiet=True))
     assert experiment._learning_rate("pretrained") == best
 
 

@@ -8,13 +8,10 @@ from typing import cast
 
 import numpy as np
 import torch
-from omegaconf import DictConfig
 from rich.padding import Padding
 from rich.text import Text as Styled
 
-from lmtransfer.config.component import build
-from lmtransfer.config.plain import resolve_config
-from lmtransfer.config.settings import HardwareSettings, TrainSettings
+from lmtransfer.config.settings import InspectSettings
 from lmtransfer.data.micro_batches import PlannedStream
 from lmtransfer.data.token_cache import PreparedCorpus
 from lmtransfer.inference.inspection.cost import (
@@ -39,7 +36,7 @@ from lmtransfer.objectives.row_display import RowCounts, RowView, count_rows, ro
 from lmtransfer.objectives.rows.base import RowPlan, Rows
 from lmtransfer.objectives.source import PretrainingSource
 from lmtransfer.pretraining.build import PretrainingParts, build_parts
-from lmtransfer.pretraining.text import Text, findings_table, read_text, screened_parts
+from lmtransfer.pretraining.text import Text, findings_table, read_training_text, screened_parts
 from lmtransfer.pretraining.utilization import learning_flops
 from lmtransfer.randomness import derive_seed, permutation
 from lmtransfer.runs.training_setup import build_optimizer, prepare_encoders
@@ -125,22 +122,21 @@ _FEW_ROWS, _SHORT_ROW = 4, 128
 _SHORT = 0.5
 
 
-def inspect_pretraining(cfg: DictConfig, console: Console) -> None:
+def inspect_pretraining(settings: InspectSettings, console: Console) -> None:
     """Print what a model sees of the corpus, and the cost of training; write nothing but the corpus cache."""
-    train = TrainSettings.from_config(cfg.train)
-    hardware = setup(**HardwareSettings.from_config(cfg.hardware).model_dump())
-    epoch = int(cfg.epoch)
+    train, epoch = settings.train, settings.epoch
+    hardware = setup(**settings.hardware.model_dump())
     with Console(stderr=True).status("reading the corpus"):
-        text = read_text(cfg)
-    parts = build_parts(cfg, text.tokenizer)
+        text = read_training_text(settings)
+    parts = build_parts(settings, text.tokenizer)
     parts.corruption.observe(text.prepared.train)
-    learner = _learner(parts, seed=cfg.seed, hardware=hardware)
-    source = _source(cfg, text, parts, parts.rows)
+    learner = _learner(parts, seed=settings.seed, hardware=hardware)
+    source = _source(settings, text, parts, parts.rows)
     stream = PlannedStream(
-        source, seed=cfg.seed, batch_tokens=train.batch_tokens, micro_batch_tokens=train.micro_batch_tokens
+        source, seed=settings.seed, batch_tokens=train.batch_tokens, micro_batch_tokens=train.micro_batch_tokens
     )
     plan, steps = source.plan(epoch), stream.steps_in(epoch)
-    counts = _count_rows(source, plan, text.tokenizer, epoch=epoch, seed=cfg.seed, sample=cfg.sample)
+    counts = _count_rows(source, plan, text.tokenizer, epoch=epoch, seed=settings.seed, sample=settings.sample)
     first_step = sum(stream.steps_in(earlier) for earlier in range(epoch))
     batch = cast(PretrainingBatch, next(stream.steps(first_step)).micro_batches[0])
 
@@ -151,10 +147,10 @@ def inspect_pretraining(cfg: DictConfig, console: Console) -> None:
     parts_of_mixture = parts_table(text.prepared, text.tokenizer)
     if parts_of_mixture is not None:
         console.print(parts_of_mixture)
-    _print_rows(console, batch, text.tokenizer, parts.rows, count=cfg.rows)
+    _print_rows(console, batch, text.tokenizer, parts.rows, count=settings.rows)
     console.print(rates_table(plan.lengths, counts, parts.rows, epoch=epoch, steps=steps, train=train))
     console.print(packing_table(batch, learner.counts(batch)))
-    _print_strips(console, batch, text.tokenizer, count=cfg.strips)
+    _print_strips(console, batch, text.tokenizer, count=settings.strips)
     frozen = sum(p.numel() for p in learner.parameters() if not p.requires_grad)
     console.print(parameter_table(type(parts.encoder).__name__, parameter_counts(learner), frozen=frozen))
     console.print(f"computes on {hardware}", soft_wrap=True)
@@ -166,13 +162,13 @@ def inspect_pretraining(cfg: DictConfig, console: Console) -> None:
         steps=steps,
         flops=token_flops,
         memory=lambda tokens: estimate_gpu_memory(
-            learner, _two_sizes(cfg, text, parts), tokens=tokens, device=hardware.device, seed=cfg.seed
+            learner, _two_sizes(settings, text, parts), tokens=tokens, device=hardware.device, seed=settings.seed
         ),
     )
     if gpus is not None:
         console.print(gpus)
-    if cfg.measure:
-        cost = _measure_cost(cfg, learner, source, plan, batch, hardware)
+    if settings.measure:
+        cost = _measure_cost(settings, learner, source, plan, batch, hardware)
         tokens, pass_tokens = int(plan.lengths.sum(dtype=np.int64)), batch.num_tokens
         console.print(cost_table(cost, tokens=tokens, steps=steps, pass_tokens=pass_tokens, train=train))
     for line in _remarks(text.prepared, text.tokenizer, plan.lengths, counts, parts.rows, steps=steps):
@@ -223,33 +219,33 @@ def _print_strips(console: Console, batch: PretrainingBatch, tokenizer: Tokenize
             console.print(Padding(render_strip(view, tokenizer), (0, 0, 0, 4)))
 
 
-def _source(cfg: DictConfig, text: Text, parts: PretrainingParts, rows: Rows) -> PretrainingSource:
+def _source(settings: InspectSettings, text: Text, parts: PretrainingParts, rows: Rows) -> PretrainingSource:
     return PretrainingSource(
         store=text.prepared.train,
         rows=rows,
         corruption=parts.corruption,
-        seed=cfg.seed,
+        seed=settings.seed,
         output_positions=collect_output_positions(parts.objectives),
         characters=characters_of(text.tokenizer),
     )
 
 
-def _two_sizes(cfg: DictConfig, text: Text, parts: PretrainingParts) -> list[PretrainingBatch]:
+def _two_sizes(settings: InspectSettings, text: Text, parts: PretrainingParts) -> list[PretrainingBatch]:
     """Build two small batches of short rows, the second with more rows.
 
     On a GPU, the memory that the backward pass needs per token does not depend on the length of the rows; on other
     devices it is larger in long rows.
     """
     length = min(_SHORT_ROW, parts.rows.max_length)
-    short = build({**resolve_config(cfg.objective.rows), "max_length": length}, tokenizer=text.tokenizer)
-    source = _source(cfg, text, parts, short)
+    short = settings.objective.rows.replace(max_length=length).build(tokenizer=text.tokenizer)
+    source = _source(settings, text, parts, short)
     plan = source.plan(0)
     sizes = (min(number, len(plan.lengths)) for number in (_FEW_ROWS, 2 * _FEW_ROWS))
     return [source.build(0, plan, range(size)) for size in sizes]
 
 
 def _measure_cost(
-    cfg: DictConfig,
+    settings: InspectSettings,
     learner: PretrainingLearner,
     source: PretrainingSource,
     plan: RowPlan,
@@ -263,10 +259,10 @@ def _measure_cost(
     with Console(stderr=True).status("measuring a few training steps"):
         return measure(
             learner,
-            build_optimizer(cfg.optimizer, learner),
-            source.build(int(cfg.epoch), plan, rows),
+            build_optimizer(settings.optimizer, learner),
+            source.build(settings.epoch, plan, rows),
             hardware=hardware,
-            seed=cfg.seed,
+            seed=settings.seed,
         )
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 import numpy as np
-from omegaconf import DictConfig
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from lmtransfer.config.component import build
+from lmtransfer.config.component import Node
+from lmtransfer.config.settings import InspectSettings
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.inference.inspection.tables import describe_lengths, table_with_title
 from lmtransfer.interop.open_run import open_saved
@@ -25,13 +25,13 @@ from lmtransfer.transfer.experiment.data import encode_examples, task_notes
 _MAX_IDS = 5
 
 
-def inspect_task(cfg: DictConfig, console: Console) -> None:
-    """Print statistics and examples of each split; write nothing."""
-    if not cfg.get("init"):
+def inspect_task(settings: InspectSettings, node: Node[Task], console: Console) -> None:
+    """Print statistics and examples of each split of a task; write nothing."""
+    if not settings.init:
         raise ConfigError("init: set the run whose tokenizer reads the task, such as init=runs/pretrain/<name>")
-    source = open_saved(cfg.init, key="init")
+    source = open_saved(settings.init, key="init")
     encoder = new_encoder(source.model_node, source.tokenizer, seed=0)
-    task: Task = build(cfg.task, data_root=cfg.data_root, cache_dir=cfg.cache_dir)
+    task = node.build(data_root=settings.data_root, cache_dir=settings.cache_dir)
     if task.zero_shot:
         raise ConfigError(f"task={task.name}: this task is scored without training, so it has no labels to inspect")
     seen: dict[str, str] = {}
@@ -48,7 +48,7 @@ def inspect_task(cfg: DictConfig, console: Console) -> None:
         for line in remarks(encoded, split, seen):
             console.print(Text(f"note: {line}", style="yellow"), soft_wrap=True)
         if split == task.splits[0]:
-            _print_examples(console, task, encoded, source.tokenizer, count=cfg.rows)
+            _print_examples(console, task, encoded, source.tokenizer, count=settings.rows)
     for line in task_notes(task):
         console.print(Text(f"note: {line}", style="yellow"), soft_wrap=True)
 

@@ -14,11 +14,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from typing_extensions import TypedDict
 
+from lmtransfer.config.settings import TransferSettings
 from lmtransfer.config.types import Whole
 from lmtransfer.errors import RunDirectoryError
 from lmtransfer.launch.jobs import Job, Place, inherit_overrides, run_jobs
@@ -61,43 +62,43 @@ def try_name(part: Part) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """The parts of one command; ``settings`` has one entry per pretraining seed."""
+    """The parts of one command; ``starts`` has one entry per pretraining seed."""
 
     command: str
-    config: dict[str, Any]
-    settings: Sequence[Setting]
+    settings: TransferSettings
+    starts: Sequence[Setting]
     directory: RunDirectory
     console: Console
 
     @property
     def setting(self) -> Setting:
         """The shared settings, with the weights of the first pretraining seed."""
-        return self.settings[0]
+        return self.starts[0]
 
     @property
     def seeds(self) -> Sequence[int]:
         """The seeds for probing or finetuning."""
-        return range(self.config["seed"], self.config["seed"] + self.config["seeds"])
+        return range(self.settings.seed, self.settings.seed + self.settings.seeds)
 
     @property
     def conditions(self) -> Sequence[Condition]:
         """The pretrained condition, and the control if ``control=true``."""
-        return ("pretrained", "control") if self.config["control"] else ("pretrained",)
+        return ("pretrained", "control") if self.settings.control else ("pretrained",)
 
     @property
     def has_one_run(self) -> bool:
         """Whether the result comes from a single training run."""
-        return len(self.seeds) * len(self.settings) * len(self.conditions) == 1
+        return len(self.seeds) * len(self.starts) * len(self.conditions) == 1
 
     @property
     def keeps_weights(self) -> bool:
         """Whether the weights of finished runs are kept, as those of a single seed always are."""
-        return self.config["keep_weights"] or len(self.seeds) * len(self.settings) == 1
+        return self.settings.keep_weights or len(self.seeds) * len(self.starts) == 1
 
     @property
     def rates(self) -> Sequence[float]:
         """The learning rates to try; a single rate is used without a search."""
-        return [float(rate) for rate in self.config["learning_rates"] or [self.config["optimizer"]["learning_rate"]]]
+        return self.settings.learning_rates or [float(self.settings.optimizer.get("learning_rate"))]
 
     @property
     def searches_rate(self) -> bool:
@@ -110,15 +111,15 @@ class Experiment:
         if not self.directory.is_finished:
             return False
         result = self.directory.read_result(JointResult)
-        has_control = bool(result.control) or not self.config["control"]
-        has_baselines = not self.config["baseline"] or "baselines" in result.more
-        return has_control and has_baselines and result.n >= len(self.seeds) * len(self.settings)
+        has_control = bool(result.control) or not self.settings.control
+        has_baselines = not self.settings.baseline or "baselines" in result.more
+        return has_control and has_baselines and result.n >= len(self.seeds) * len(self.starts)
 
     def parts(self, condition: Condition, learning_rate: float | None) -> list[Part]:
         """Return the runs of a condition; the control has random weights and therefore no pretraining seeds."""
-        has_pretraining_seeds = condition == "pretrained" and len(self.settings) > 1
+        has_pretraining_seeds = condition == "pretrained" and len(self.starts) > 1
         parts = []
-        for setting in self.settings if condition == "pretrained" else self.settings[:1]:
+        for setting in self.starts if condition == "pretrained" else self.starts[:1]:
             for seed in self.seeds:
                 folders = ["control"] if condition == "control" else []
                 folders += [f"pretraining-{setting.pretraining_seed}"] if has_pretraining_seeds else []
@@ -162,7 +163,7 @@ class Experiment:
         tries = [read_json(path, RateTry, error=RunDirectoryError) for path in paths if path.exists()]
         controls = trained.get("control", [])
         baselines = None
-        if self.config["baseline"]:
+        if self.settings.baseline:
             with self.console.status("counting words, for the baselines"):
                 baselines = baseline_results(
                     self.setting, self.seeds, self.directory, command=self.command, say=self._say
@@ -171,8 +172,8 @@ class Experiment:
             trained["pretrained"],
             controls,
             majority_of(self.setting, self.seeds),
-            learning_rates=self.config["learning_rates"],
-            init=self.config.get("init"),
+            learning_rates=None if self.settings.is_solved else self.settings.learning_rates,
+            init=self.settings.init,
             examples=(self._examples(trained["pretrained"]), self._examples(controls, is_control=True)),
             baselines=baselines,
             **({"learning_rate_tries": tries} if tries else {}),
@@ -183,7 +184,7 @@ class Experiment:
             part=part,
             directory=RunDirectory(self.directory.path / part.folder),
             command=self.command,
-            config=self.config,
+            settings=self.settings,
             rule=choice_rule(self.setting, searches_rate=self.searches_rate),
             say=self._say,
             is_only=self.has_one_run,
@@ -193,7 +194,7 @@ class Experiment:
 
     def _job(self, name: str, part: Part, suffix: str) -> Job:
         """Return the job for a part: the same command, restricted to this part."""
-        run, root = self.directory.path, Path(self.config["output_root"]).absolute()
+        run, root = self.directory.path, Path(self.settings.output_root).absolute()
         rate = "" if part.learning_rate is None else f", learning rate {part.learning_rate:g}"
         return Job(
             f"{part.title}{rate}",
@@ -237,7 +238,7 @@ class Experiment:
         outcome = train_once(part, run=None, progress=ProgressLine(quiet=True))
         assert outcome.choosing_score is not None
         attempt: RateTry = {"arm": part.condition, "seed": part.seed, "learning_rate": part.rate}
-        if part.condition == "pretrained" and len(self.settings) > 1 and part.pretraining_seed is not None:
+        if part.condition == "pretrained" and len(self.starts) > 1 and part.pretraining_seed is not None:
             attempt["pretraining_seed"] = part.pretraining_seed
         attempt["score"] = outcome.choosing_score
         if outcome.choosing_loss is not None and math.isfinite(outcome.choosing_loss):

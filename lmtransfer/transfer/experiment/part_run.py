@@ -6,7 +6,7 @@ Shape legend: R rows of targets, K columns of a head's outputs.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any, cast
@@ -14,7 +14,8 @@ from typing import Any, cast
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
-from lmtransfer.config.component import build
+from lmtransfer.config.component import Node, build
+from lmtransfer.config.settings import TransferSettings
 from lmtransfer.errors import DataError
 from lmtransfer.runs.predictions import file_name, write_predictions
 from lmtransfer.runs.result import SeedResult
@@ -48,7 +49,7 @@ class PartRun:
     part: Part
     directory: RunDirectory
     command: str
-    config: Mapping[str, Any]
+    settings: TransferSettings
     rule: str
     say: Callable[[str], None]
     is_only: bool
@@ -63,7 +64,7 @@ class PartRun:
                 self._finish()
                 return directory.read_result(SeedResult)
             self._begin(directory)
-        with open_trackers(self.config["tracker"], directory, quiet=not self.is_only) as trackers:
+        with open_trackers(self.settings.tracker, directory, quiet=not self.is_only) as trackers:
             if part.setting.task.folds is None:
                 result, evaluation, note = self._train(trackers.all)
             else:
@@ -95,28 +96,30 @@ class PartRun:
         if process_group.is_main():
             directory.path.mkdir(parents=True, exist_ok=True)
         process_group.barrier()
-        write_run_files(directory, self._own_config(), self.part.setting)
+        write_run_files(directory, self._own_settings(), self.part.setting)
 
-    def _own_config(self) -> dict[str, Any]:
-        """Return the config of a command that would train only this run."""
-        part, rate = self.part, self.part.learning_rate
-        return {
-            **self.config,
+    def _own_settings(self) -> TransferSettings:
+        """Return the settings of a command that would train only this run."""
+        part, rate, settings = self.part, self.part.learning_rate, self.settings
+        own: dict[str, Any] = {
             "init": part.setting.init,
             "seed": part.seed,
             "seeds": 1,
             "control": False,
             "learning_rates": None,
-            **({} if rate is None else {"optimizer": {**self.config["optimizer"], "learning_rate": rate}}),
-            **({"init": None, "tokenizer_from": self.config["init"]} if part.is_control else {}),
         }
+        if rate is not None:
+            own["optimizer"] = settings.optimizer.replace(learning_rate=rate)
+        if part.is_control:
+            own |= {"init": None, "tokenizer_from": settings.init}
+        return settings.model_copy(update=own)
 
     def _train(self, trackers: Sequence[Tracker]) -> tuple[SeedResult, Evaluation, str]:
         """Train, and return the result, the evaluation, and a note if ``train.min_steps`` lengthened the training."""
         progress = ProgressLine(quiet=not self.is_only)
         outcome = train_once(self.part, run=self.directory, trackers=trackers, progress=progress)
         assert outcome.evaluation is not None
-        rates = self.config["learning_rates"]
+        rates = None if self.settings.is_solved else self.settings.learning_rates
         result = run_result(self.part, outcome, command=self.command, rule=self.rule, learning_rates=rates)
         steps, epochs = result.more["steps"], result.more["epochs"]
         note = f", {steps:,} steps in {epochs:.1f} epochs because of train.min_steps" if outcome.was_lengthened else ""
@@ -217,25 +220,24 @@ class PartRun:
             self.directory.delete_weights()
 
 
-def write_run_files(directory: RunDirectory, config: dict[str, Any], setting: Setting) -> None:
+def write_run_files(directory: RunDirectory, settings: TransferSettings, setting: Setting) -> None:
     """Write the files that make a folder a run, the config last; an existing tokenizer is kept."""
     if process_group.is_main() and not directory.config_path.is_file():
         with naming(directory.tokenizer):
             setting.tokenizer.save(directory.tokenizer)
     origin = {"init": setting.origin} if setting.origin else {}
     directory.write_versions(versions(data={"tokenizer": setting.tokenizer.fingerprint, **origin}))
-    directory.write_config(config)
+    directory.write_config(settings.plain())
     mark_as_own(directory.path)
 
 
-def task_of(saved: SavedRun, *, node: Mapping[Any, Any] | None = None, data_root: str | None = None) -> Task:
+def task_of(saved: SavedRun, *, node: Node[Task] | None = None, data_root: str | None = None) -> Task:
     """Return the task of ``node``, by default the run's own task."""
-    own = saved.component("task", "data_root", "cache_dir")
-    root = data_root or saved.data_root
-    return cast(Task, build(own if node is None else node, data_root=root, cache_dir=saved.cache_dir))
+    own: Node[Task] = saved.component("task", "data_root", "cache_dir")
+    return (node or own).build(data_root=data_root or saved.data_root, cache_dir=saved.cache_dir)
 
 
-def task_to_answer(saved: SavedRun, *, node: Mapping[Any, Any] | None, data_root: str | None) -> Task:
+def task_to_answer(saved: SavedRun, *, node: Node[Task] | None, data_root: str | None) -> Task:
     """Return the task whose split is predicted: the user's choice, or the run's own task."""
     if node is None and not saved.trusted:
         check_named(saved.config["task"], "task", saved.path, data_root=data_root)

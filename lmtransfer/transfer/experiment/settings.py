@@ -7,25 +7,23 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from omegaconf import DictConfig, open_dict
 from torch import Tensor
 
-from lmtransfer.config.component import build
-from lmtransfer.config.effective import effective_train
-from lmtransfer.config.overrides import override_keys
-from lmtransfer.config.plain import literal
-from lmtransfer.config.settings import TrainSettings
+from lmtransfer.config.component import Node
+from lmtransfer.config.settings import TrainSettings, TransferSettings
 from lmtransfer.interop.importing import attention_of
 from lmtransfer.interop.open_run import open_saved, origin_of
 from lmtransfer.models.base import Encoder
 from lmtransfer.randomness import derive_seed
 from lmtransfer.runs.saved_run import SavedRun, new_encoder, pretraining_seed, pretraining_seeds, read_encoder
 from lmtransfer.system.console import Console
-from lmtransfer.system.machine import default_cache_dir
+from lmtransfer.system.machine import cache_folder
 from lmtransfer.system.printable import format_metric, short_path
 from lmtransfer.tasks.base import Task
 from lmtransfer.tokenizers.base import CharacterTokenizer, Tokenizer
 from lmtransfer.training.hardware import Hardware
+from lmtransfer.training.optim.optimizers import Optimizer
+from lmtransfer.training.optim.schedules import Schedule
 from lmtransfer.training.weights import load_weights
 from lmtransfer.transfer.convex_fit import MAX_ROWS
 from lmtransfer.transfer.experiment.data import Draw, TaskData, read_task_data, task_notes
@@ -48,14 +46,14 @@ class Setting:
 
     task: Task
     tokenizer: Tokenizer
-    model_node: Mapping[str, Any]
+    model: Node[Encoder]
     weights: Mapping[str, Tensor] | None
     method: TransferMethod
     data: TaskData
     train: TrainSettings
     hardware: Hardware
-    optimizer: Mapping[str, Any]
-    schedule: Mapping[str, Any]
+    optimizer: Node[Optimizer]
+    schedule: Node[Schedule]
     checkpoint: Literal["best", "last"]
     cache_dir: Path
     solves: bool = False
@@ -137,48 +135,47 @@ class Part:
         """Return a new learner with the weights before training."""
         setting = self.setting
         encoder_seed = derive_seed(self.seed, "control") if self.is_control else self.seed
-        encoder = new_encoder(setting.model_node, setting.tokenizer, seed=encoder_seed)
+        encoder = new_encoder(setting.model, setting.tokenizer, seed=encoder_seed)
         if self.weights is not None:
             load_weights(encoder, self.weights, source="init")
         return setting.method.learner(encoder, head=setting.task.head, seed=self.seed)
 
 
-def open_start(cfg: DictConfig) -> SavedRun:
-    """Open the run in ``init`` or ``tokenizer_from``; write its path and, for ``init``, its model to the config."""
-    key = "init" if cfg.get("init") else "tokenizer_from"
-    source = open_saved(cfg[key], key=key)
-    with open_dict(cfg):
-        cfg[key] = literal(source.reference)
-        if key == "init":
-            cfg.model = source.model_node
-    return source
+def open_start(settings: TransferSettings) -> tuple[SavedRun, TransferSettings]:
+    """Open the run in ``init`` or ``tokenizer_from``; also return the settings with its path and the model."""
+    key = "init" if settings.init else "tokenizer_from"
+    source = open_saved(settings.init or settings.tokenizer_from or "", key=key)
+    model = source.model_node if settings.init else settings.model
+    return source, settings.model_copy(update={key: source.reference, "model": model})
 
 
 def build_settings(
-    cfg: DictConfig, source: SavedRun, *, command: str, hardware: Hardware, console: Console
-) -> list[Setting]:
+    settings: TransferSettings, source: SavedRun, *, hardware: Hardware, console: Console
+) -> tuple[list[Setting], TransferSettings]:
     """Build the settings that the runs share, one per pretraining seed (or one without ``init``).
 
-    Invalid method or task settings raise errors here, before any training. Values determined here are written to the
-    config.
+    Invalid method or task settings raise errors here, before any training. Also return the command's settings with the
+    values that are determined here.
     """
-    train = effective_train(cfg, primary=command)
-    cache_dir = default_cache_dir() if cfg.cache_dir is None else Path(cfg.cache_dir).expanduser().absolute()
-    task: Task = build(cfg.task, data_root=cfg.data_root, cache_dir=str(cache_dir))
+    cache_dir = cache_folder(settings.cache_dir)
+    task = settings.task.build(data_root=settings.data_root, cache_dir=str(cache_dir))
     if task.zero_shot:
         _ = task.head  # raises an error if there is nothing to train
-    if cfg.task.get("labels", "") is None:
-        cfg.task.labels = literal(list(task.labels))  # as found in the training file; saved with the run
-    if cfg.task.get("scheme", "") is None:
-        cfg.task.scheme = getattr(task, "scheme", None)  # likewise
+    task_node, transfer = settings.task, settings.transfer
+    if task_node.values.get("labels", "") is None:
+        task_node = task_node.replace(labels=list(task.labels))  # as found in the training file; saved with the run
+    if task_node.values.get("scheme", "") is None:
+        task_node = task_node.replace(scheme=getattr(task, "scheme", None))  # likewise
     # Check the weights against the configs before building an encoder of that size.
-    runs = [(run, read_encoder(run)) for run in pretraining_seeds(source)] if cfg.get("init") else []
-    encoder = new_encoder(cfg.model, source.tokenizer, seed=0)
-    if runs and cfg.transfer.get("attention") == "auto":
+    runs = [(run, read_encoder(run)) for run in pretraining_seeds(source)] if settings.init else []
+    model = settings.model
+    assert model is not None
+    encoder = new_encoder(model, source.tokenizer, seed=0)
+    if runs and transfer.get("attention") == "auto":
         last_attention = attention_of(source, encoder)
         if last_attention != encoder.attention:
-            cfg.transfer.attention = last_attention  # so that the run is later loaded with this attention
-    method: TransferMethod = build(cfg.transfer)
+            transfer = transfer.replace(attention=last_attention)  # so that the run is later loaded with this attention
+    method = transfer.build()
     method.attend(encoder)
     starts = []
     for run, weights in runs:
@@ -187,31 +184,34 @@ def build_settings(
     text = None
     if method.text is not None:
         with console.status("reading the text"):
-            text = read_joint_text(cfg, source, method.text, cache_dir=cache_dir)
-    if "pieces" in cfg.transfer:
-        cfg.transfer.pieces = method.resolve_pieces(encoder)  # so that the run is later loaded with these pieces
-    seeds = range(cfg.seed, cfg.seed + cfg.seeds)
+            text, settings = read_joint_text(settings, source, method.text, cache_dir=cache_dir)
+    if "pieces" in transfer.values:
+        transfer = transfer.replace(
+            pieces=method.resolve_pieces(encoder)
+        )  # so that the run is loaded with these pieces
+    settings = settings.model_copy(update={"task": task_node, "transfer": transfer})
+    seeds = range(settings.seed, settings.seed + settings.seeds)
     with console.status(f"reading {task.name}"):
-        data = read_task_data(task, source.tokenizer, encoder, seeds=seeds, split=cfg.split)
+        data = read_task_data(task, source.tokenizer, encoder, seeds=seeds, split=settings.split)
     for line in [*task_notes(task), *data.notes]:
         console.print(f"note: {line}", markup=False, soft_wrap=True)
     setting = Setting(
         task=task,
         tokenizer=source.tokenizer,
-        model_node=cfg.model,
+        model=model,
         weights=None,
         method=method,
         data=data,
-        train=train,
+        train=settings.train,
         hardware=hardware,
-        optimizer=cfg.optimizer,
-        schedule=cfg.schedule,
-        checkpoint=cfg.checkpoint,
+        optimizer=settings.optimizer,
+        schedule=settings.schedule,
+        checkpoint=settings.checkpoint,
         cache_dir=cache_dir,
         text=text,
     )
-    setting = replace(setting, solves=_solves(cfg, setting, console))
-    settings = [
+    setting = replace(setting, solves=_solves(settings, setting, console))
+    starts_of_seeds = [
         replace(
             setting,
             weights=weights,
@@ -223,23 +223,23 @@ def build_settings(
         )
         for run, weights in starts
     ] or [setting]
-    for seed_setting in settings:
-        first = Part(seed_setting, "pretrained", cfg.seed, None)
+    for seed_setting in starts_of_seeds:
+        first = Part(seed_setting, "pretrained", settings.seed, None)
         learner = first.new_learner()  # raises an error if method or weights do not suit the encoder
         if seed_setting.text is not None:
             heads = seed_setting.text.loaded_heads(learner.encoder)
             console.print(f"{seed_setting.text}; {heads}", soft_wrap=True)
-    if text is not None and cfg.control:
+    if text is not None and settings.control:
         console.print("the control is also trained jointly on the same text, but from random weights and heads")
-    return settings
+    return starts_of_seeds, settings.model_copy(update={"is_solved": setting.solves})
 
 
-def _solves(cfg: DictConfig, setting: Setting, console: Console) -> bool:
-    """Decide whether heads are fitted to their optimum; if so, set the training settings in the config to null.
+def _solves(settings: TransferSettings, setting: Setting, console: Console) -> bool:
+    """Decide whether heads are fitted to their optimum instead of being trained.
 
     All runs of a command share the decision, so that a run and its control are fitted in the same way.
     """
-    if setting.method.fit == "trainer" or not Part(setting, "pretrained", cfg.seed, None).new_learner().is_convex:
+    if setting.method.fit == "trainer" or not Part(setting, "pretrained", settings.seed, None).new_learner().is_convex:
         return False
     train = setting.data.train
     rows = max(len(train.target_rows(train.sequences_of(part.train))) for part in setting.data.whole.values())
@@ -249,15 +249,13 @@ def _solves(cfg: DictConfig, setting: Setting, console: Console) -> bool:
         )
         return False
     keys = ("checkpoint", "learning_rates", "optimizer", "schedule", "train")
-    user_keys = sorted(key for key in override_keys() if key.partition(".")[0] in keys)
+    user_keys = sorted(key for key in settings.given if key.partition(".")[0] in keys)
     if user_keys:
         console.print(
             f"note: a linear head on fixed features is fitted to its optimum, so {', '.join(user_keys)} "
             f"{'has' if len(user_keys) == 1 else 'have'} no effect; set transfer.fit=trainer to train the head",
             soft_wrap=True,
         )
-    with open_dict(cfg):
-        cfg.update(dict.fromkeys(keys))
     return True
 
 

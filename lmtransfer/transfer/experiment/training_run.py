@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lmtransfer.config.component import build
 from lmtransfer.data.micro_batches import PlannedStream
 from lmtransfer.models.base import Encoder
 from lmtransfer.models.layers.disentangled import merge
@@ -243,7 +242,7 @@ def train_once(
         pin_memory=hardware.device.type == "cuda",
     )
     ties = SelectionWithTies(metric=setting.task.main_metric, higher_is_better=True, patience=train.patience)
-    config = trainer_config(train, hardware, stream=stream, schedule=build(setting.schedule), seed=seed)
+    config = trainer_config(train, hardware, stream=stream, schedule=setting.schedule.build(), seed=seed)
     validation = Validation(
         measure=lambda: _score(setting, learner, choosing).metrics,
         every=train.eval_every or math.ceil(stream.steps_per_epoch * config.budget.lengthening),
@@ -346,13 +345,13 @@ def _optimizer(part: Part, learner: TaskLearner, trained: TaskLearner | JointLea
     """
     setting = part.setting
     sample = source.build(0, source.plan(0), [0]).to(setting.hardware.device)
-    node = {**setting.optimizer, "learning_rate": part.learning_rate}
+    node = setting.optimizer.replace(learning_rate=part.learning_rate)
 
     def build_optimizer() -> Any:
         trained.arrange(sample)
         scales, names = setting.method.lr_scales(learner), {id(p): name for name, p in trained.named_parameters()}
         own = {names[id(p)]: scales[name] for name, p in learner.named_parameters() if name in scales}
-        return build(node, learner=trained, lr_scales=own)
+        return node.build(learner=trained, lr_scales=own)
 
     optimizer = build_optimizer()
     table = learner.encoder.token_embedding
