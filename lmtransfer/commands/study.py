@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from omegaconf import DictConfig
-
-from lmtransfer.config.check import check
-from lmtransfer.config.composing import all_keys, command_config
 from lmtransfer.config.config_files import own_folder
 from lmtransfer.config.nearest import nearest_name
 from lmtransfer.config.overrides import key_of
-from lmtransfer.config.settings import ClusterSettings
+from lmtransfer.config.settings import StudySettings
 from lmtransfer.errors import ConfigError, LmtransferError, RunDirectoryError
 from lmtransfer.launch.jobs import Place, run_jobs
-from lmtransfer.launch.run_once import settings_check
+from lmtransfer.launch.run_once import checked_settings
 from lmtransfer.reporting.page.report import write_sections
 from lmtransfer.reporting.table import print_table, report_console
 from lmtransfer.runs.create_or_resume import Busy, hold, release
@@ -25,18 +22,18 @@ from lmtransfer.study.progress import add_seconds, note_overrides, share_pretrai
 from lmtransfer.study.sections import make_sections, read_rows, study_table, write_table
 from lmtransfer.system import ranks
 from lmtransfer.system.printable import short_path
+from lmtransfer.system.validation import join
 
 
-def run(cfg: DictConfig) -> Path:
+def run(settings: StudySettings) -> Path:
     """Run everything that is not finished yet, and compare all runs."""
-    check(cfg, primary="study")
     if ranks.world_size() > 1:
         raise ConfigError("a study starts its own runs: start it without torchrun")
-    place = Place.of(cfg.jobs, ClusterSettings.of(cfg), cache_dir=cfg.get("cache_dir"))
-    plan, config_dir = share_pretraining(make_plan(cfg)), own_folder()
+    place = Place.of(settings.jobs, settings.cluster, cache_dir=settings.cache_dir)
+    plan = share_pretraining(make_plan(settings))
     console = report_console()
     with console.status(f"checking {len(plan.jobs)} commands"):
-        _check_jobs(plan, config_dir)
+        _check_jobs(plan, own_folder(settings.config_folders))
     note_overrides(plan)
     with _only_one(plan.folder):
         failed = run_jobs(
@@ -74,11 +71,7 @@ def _check_jobs(plan: StudyPlan, config_dir: str | None) -> None:
             continue
         seen.add((job.command, overrides))
         try:
-            with command_config(job.command, job.overrides, config_dir=config_dir) as cfg:
-                check = settings_check(job.command)
-                assert check is not None
-                check(cfg)
-                keys.update(all_keys(cfg))
+            keys.update(_keys(checked_settings(job.command, job.overrides, config_dir=config_dir).plain()))
         except ConfigError as error:
             for problem in error.problems:
                 problems.setdefault(problem, job.key)
@@ -95,6 +88,14 @@ def _check_jobs(plan: StudyPlan, config_dir: str | None) -> None:
                 for spec in unmatched
             ]
         )
+
+
+def _keys(values: Mapping[str, Any], key: str = "") -> Iterator[str]:
+    """Yield the full keys of all groups and values."""
+    for name, value in values.items():
+        yield (where := join(key, name))
+        if isinstance(value, Mapping):
+            yield from _keys(value, where)
 
 
 @contextmanager

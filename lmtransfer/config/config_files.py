@@ -120,9 +120,9 @@ def _groups_chosen_by(recipe: str, folders: Sequence[Path]) -> set[str]:
     return packages
 
 
-def own_folder() -> str | None:
-    """Return the running command's ``--config-dir``; None if there is none."""
-    return next((str(folder) for folder in config_folders() if folder.resolve() != paths.conf_dir()), None)
+def own_folder(folders: Sequence[Path]) -> str | None:
+    """Return the user's folder (``--config-dir``) among config folders; None if there is none."""
+    return next((str(folder) for folder in folders if folder.resolve() != paths.conf_dir()), None)
 
 
 def config_folders() -> list[Path]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,24 +16,40 @@ from lmtransfer.config.overrides import override_keys
 from lmtransfer.config.paths import PATH_SETTINGS
 from lmtransfer.config.phases import complete_phases
 from lmtransfer.config.plain import literal, to_plain
-from lmtransfer.config.settings import TrainSettings
+from lmtransfer.config.settings import COMMANDS, TrainSettings
 from lmtransfer.config.short_forms import expand_overlap, expand_parts
 from lmtransfer.errors import ConfigError
 from lmtransfer.system.addresses import REMEDY, keys_with_credentials
-from lmtransfer.system.validation import join
+from lmtransfer.system.validation import join, texts
+
+_LOOK_UP = re.compile(r"\$\{[^{}]*:")  # ${oc.env:HOME}, resolved here or in the started commands
 
 
 def complete_values(cfg: DictConfig, command: str) -> None:
     """Complete paths, short forms, phases and the budget, and decide whether to search rates; refuse credentials."""
-    private = [*keys_with_credentials(OmegaConf.to_container(cfg, resolve=False))]
+    written: Any = OmegaConf.to_container(cfg, resolve=False)
+    private = [*keys_with_credentials(written)]
     if private:
         raise ConfigError([f"{key}: {REMEDY}" for key in private])
+    _refuse_look_ups({name: written.get(name) for name in COMMANDS[command].only_text}, command)
     resolve_paths(cfg)
     expand_parts(cfg)
     expand_overlap(cfg)
     complete_phases(cfg)
     complete_budget(cfg, primary=command)
     complete_learning_rates(cfg)
+
+
+def _refuse_look_ups(written: Mapping[str, Any], command: str) -> None:
+    """Refuse texts that read a value from the machine, which are another value on another machine."""
+    problems = [
+        f"{key}: {text[:60]!r} reads a value from this machine, but a {command} may contain only plain text: write the "
+        "value itself"
+        for key, text in texts(written, "")
+        if _LOOK_UP.search(text)
+    ]
+    if problems:
+        raise ConfigError(problems)
 
 
 #: Further settings with paths, in a task.

@@ -186,8 +186,10 @@ class CommandSettings(Settings):
     Attributes:
         words: the overrides of the command line or the call, as the user wrote them.
         config_folders: the folders in which configs are found, in search order.
+        only_text: the settings whose texts may not look anything up (``${oc.env:HOME}``).
     """
 
+    only_text: ClassVar[tuple[str, ...]] = ()
     words: tuple[str, ...] = Field(default=(), exclude=True)
     config_folders: tuple[Path, ...] = Field(default=(), exclude=True)
 
@@ -373,11 +375,6 @@ class ClusterSettings(Settings):
     slurm_setup: Sequence[OneLine] | None = _doc(
         "shell commands that each job runs first, such as [module load python]"
     )
-
-    @classmethod
-    def of(cls, cfg: Any) -> ClusterSettings | None:
-        """Return the settings in the node ``cluster`` of a config; None if it is null."""
-        return None if cfg.get("cluster") is None else cls.from_config(cfg.cluster)
 
 
 _CLUSTER = "slurm: submit each job to a cluster; null: run on this machine"
@@ -811,10 +808,12 @@ class StudyPretrainSettings(_Budget):
 class StudySettings(_WithRuns):
     """Settings of ``study``."""
 
+    only_text = ("name", "only", "recipes", "pretrain", "transfers")
+
     question: str | None = _doc("title of the figures")
     name: Name | None = _doc("name of the folder <output_root>/study/<name>; null: the name of the study")
     only: str | Sequence[str] | None = _doc("recipes to run, such as [bert,gpt]; null: all")
-    recipes: Component = _doc(
+    recipes: Mapping[str, Any] = _doc(
         "recipes by name: overrides for the `pretrain` command, or {pretrain: ..., <transfer>: ...} with overrides for "
         "each command"
     )
@@ -822,11 +821,11 @@ class StudySettings(_WithRuns):
     transfer_seeds: Seeds | None = _doc(
         "number of seeds for every transfer; null: the value of `seeds` in each transfer"
     )
-    transfers: Component = _doc(
+    transfers: Mapping[str, Any] = _doc(
         "transfers by name: command (probe or finetune), task, num_train, split, seeds, control and words (additional "
         "overrides)"
     )
-    figures: Component = _doc(
+    figures: Mapping[str, Any] | None = _doc(
         "figures by name: x (recipe, num_train, layer, parameters, tokens, seconds, flops, or a key such as "
         "objective.mask_prob), y, lines, against"
     )

@@ -17,7 +17,7 @@ from pathlib import Path
 from hydra.core.hydra_config import HydraConfig
 from rich.text import Text
 
-from lmtransfer.config.config_files import own_folder
+from lmtransfer.config.config_files import config_folders, own_folder
 from lmtransfer.config.overrides import command_line_overrides, key_of, override_keys
 from lmtransfer.config.settings import ClusterSettings
 from lmtransfer.errors import ConfigError, Interrupted, RunDirectoryError
@@ -110,7 +110,7 @@ class Place:
             raise ConfigError("jobs and cluster start their own processes: leave both out under torchrun")
         if cluster is not None:
             check_cluster(cluster)
-        folder = own_folder()
+        folder = own_folder(config_folders())
         options = [] if folder is None else ["-cd", folder]
         if command is not None and HydraConfig.initialized():
             primary = HydraConfig.get().job.config_name

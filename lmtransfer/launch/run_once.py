@@ -38,14 +38,7 @@ def run_as_is(command: str, cfg: DictConfig, **arguments: Any) -> Any:
     """Run a command like ``run_once``, but raise settings errors and machine errors unchanged."""
     complete_values(cfg, command)
     with door.command(named_by_user(cfg, command), has_trust="trust" in cfg), remove_failed_starts():
-        return module_of(command).run(settings_of(command, cfg) if command in WITH_SETTINGS else cfg, **arguments)
-
-
-#: The commands whose ``run`` takes settings; that of the others takes the configuration and checks it itself.
-WITH_SETTINGS = frozenset(
-    {"compare", "embed", "evaluate", "export", "finetune", "import", "inspect", "list", "predict", "prepare"}
-    | {"pretrain", "probe", "report", "serve"}
-)
+        return module_of(command).run(settings_of(command, cfg), **arguments)
 
 
 def settings_of(command: str, cfg: DictConfig) -> CommandSettings:
@@ -62,10 +55,13 @@ def settings_of(command: str, cfg: DictConfig) -> CommandSettings:
     )
 
 
-def command_settings(command: str, words: Sequence[str], *, config_dir: str | None = None) -> CommandSettings:
-    """Return the settings of ``lmtransfer <command> <words>``."""
+def checked_settings(command: str, words: Sequence[str], *, config_dir: str | None = None) -> CommandSettings:
+    """Return the settings of ``lmtransfer <command> <words>``, after the command's own check."""
     with command_config(command, words, config_dir=config_dir) as cfg:
-        return settings_of(command, cfg)
+        settings = settings_of(command, cfg)
+        if (check := settings_check(command)) is not None:
+            check(settings)
+        return settings
 
 
 def module_of(command: str) -> ModuleType:
@@ -73,12 +69,9 @@ def module_of(command: str) -> ModuleType:
     return importlib.import_module(f"lmtransfer.commands.{command}")
 
 
-def settings_check(command: str) -> Callable[[DictConfig], object] | None:
+def settings_check(command: str) -> Callable[[Any], object] | None:
     """Return the function that checks a command's settings before work starts; None if it checks them as it runs."""
-    check: Callable[[Any], object] | None = getattr(module_of(command), "check_settings", None)
-    if check is None or command not in WITH_SETTINGS:
-        return check
-    return lambda cfg: check(settings_of(command, cfg))
+    return getattr(module_of(command), "check_settings", None)
 
 
 def to_user_error(error: Exception, cfg: DictConfig) -> Exception:

@@ -32,7 +32,7 @@ from lmtransfer.config.sweep_names import as_point, point_suffix, sweep_name
 from lmtransfer.config.types import SmallCount
 from lmtransfer.errors import ConfigError, Interrupted, LmtransferError
 from lmtransfer.launch.jobs import Job, Place, run_jobs
-from lmtransfer.launch.run_once import run_as_is, settings_check, to_user_error
+from lmtransfer.launch.run_once import run_as_is, settings_check, settings_of, to_user_error
 from lmtransfer.system import door, machine
 from lmtransfer.system.console import Console
 from lmtransfer.system.printable import duration, time_unit
@@ -146,7 +146,7 @@ class _Sweep:
                     if check is not None:
                         complete_values(cfg, self._command)
                         with door.command(named_by_user(cfg, self._command), has_trust="trust" in cfg):
-                            check(cfg)
+                            check(settings_of(self._command, cfg))
                 except LmtransferError as error:
                     label = " ".join(word for word in point.words if word not in self._words)
                     for problem in error.problems if isinstance(error, ConfigError) else [str(error)]:

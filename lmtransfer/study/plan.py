@@ -7,17 +7,14 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
-
-from omegaconf import DictConfig, OmegaConf
+from typing import Any, Literal, get_args
 
 from lmtransfer.config.effective import KINDS
 from lmtransfer.config.nearest import hint
-from lmtransfer.config.overrides import command_line_overrides, is_hydra_setting, key_of, override_keys
-from lmtransfer.config.plain import resolve_config
+from lmtransfer.config.overrides import is_hydra_setting, key_of, override_keys
+from lmtransfer.config.settings import StudySettings
 from lmtransfer.errors import ConfigError
 from lmtransfer.launch.jobs import Job
-from lmtransfer.system.validation import texts
 
 YAxis = Literal["score", "loss", "layer_weights"]
 Lines = Literal["transfer", "recipe", "task", "method", "model"]
@@ -34,7 +31,6 @@ _SETTINGS = ("command", "task", "num_train", "split", "seeds", "control", "words
 _STUDY_KEYS = ("name", "output_root", "resume")
 _BUDGETS = ("steps", "tokens", "epochs", "seconds")  # not words: pretrain.words has command-line arguments
 _NAME = re.compile(r"[\w.-]+")
-_LOOK_UP = re.compile(r"\$\{[^{}]*:")  # ${oc.env:HOME}, resolved here or in the started commands
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,20 +56,14 @@ class FigureSpec:
 
 
 def figure_specs(
-    content: Mapping[str, Any], recipes: Sequence[str], transfers: Sequence[str], problems: list[str]
+    settings: StudySettings, recipes: Sequence[str], transfers: Sequence[str], problems: list[str]
 ) -> tuple[FigureSpec, ...]:
     """Read the ``figures`` of a study.
 
     Args:
         recipes: names of the study's recipes, including those that ``only`` leaves out.
     """
-    figures = content.get("figures") or {}
-    if not isinstance(figures, Mapping):
-        problems.append(
-            f"figures={figures} must be a mapping from names to mappings with some of the keys {', '.join(_KEYS)}"
-        )
-        return ()
-    title = str(content.get("question") or content.get("name"))
+    title, figures = str(settings.question or settings.name), settings.figures or {}
     specs = [_spec(str(name), node, title, recipes, transfers, problems) for name, node in figures.items() if node]
     return tuple(spec for spec in specs if spec is not None)
 
@@ -109,7 +99,7 @@ def _spec(
 def _unknown(where: str, names: Iterable[str], allowed: Sequence[str], what: str) -> list[str]:
     return [
         f"{where}.{name}: there is no such {what}; {hint(name, allowed, what=f'{what}s')}"
-        for name in names
+        for name in map(str, names)
         if name not in allowed
     ]
 
@@ -166,39 +156,31 @@ class StudyPlan:
     command: str = ""
 
 
-def make_plan(cfg: DictConfig) -> StudyPlan:
-    """Build the plan from a configuration."""
-    problems = _look_ups(cfg)
+def make_plan(settings: StudySettings) -> StudyPlan:
+    """Build the plan of a study."""
+    problems: list[str] = []
+    name, transfers = _name(settings, problems), _transfers(settings, problems)
+    recipes = _recipes(settings, problems)
+    shared = _shared(settings, problems)
+    figures = figure_specs(settings, [*map(str, settings.recipes)], list(transfers), problems)
     if problems:
         raise ConfigError(problems)
-    content = resolve_config(cfg)
-    for key in ("recipes", "transfers"):
-        if not isinstance(content[key], Mapping):
-            problems.append(f"{key}={content[key]} must be a mapping, such as +{key}.<name>=...; null removes an entry")
-    if problems:
-        raise ConfigError(problems)
-    name, transfers = _name(content, problems), _transfers(content, problems)
-    recipes = _recipes(content, problems)
-    shared = _shared(content, problems)
-    figures = figure_specs(content, list(content["recipes"]), list(transfers), problems)
-    if problems:
-        raise ConfigError(problems)
-    folder = Path(content["output_root"]).expanduser().absolute() / "study" / name
+    folder = Path(settings.output_root).expanduser().absolute() / "study" / name
     everywhere = [f"output_root={folder}", "resume=true"]
-    everywhere += [f"{key}={Path(value).expanduser().absolute()}" for key in ("data_root", "cache_dir")
-                   if (value := content.get(key))]  # fmt: skip
+    everywhere += [f"{key}={Path(value).expanduser().absolute()}"
+                   for key, value in settings.chosen("data_root", "cache_dir").items()]  # fmt: skip
     jobs = []
     for recipe, overrides in recipes.items():
         run, own = folder / PRETRAIN / recipe, _with_own(shared, overrides[PRETRAIN])
         pretraining = _job(folder, recipe, PRETRAIN, run, (*own, f"name={recipe}", *everywhere), alone=True)
         jobs.append(pretraining)
-        for transfer, (command, settings) in transfers.items():
+        for transfer, (command, words) in transfers.items():
             run_name = recipe if list(transfers) == [transfer] or transfer == command else f"{recipe}-{transfer}"
-            own = [*_with_own(settings, overrides.get(transfer, ())), f"init={run}", f"name={run_name}", *everywhere]
-            extra = () if content.get("keep_weights", True) else ("keep_weights=false",)
+            own = [*_with_own(words, overrides.get(transfer, ())), f"init={run}", f"name={run_name}", *everywhere]
+            extra = () if settings.keep_weights else ("keep_weights=false",)
             needs = (pretraining.key,)
             jobs.append(_job(folder, recipe, transfer, folder / command / run_name, own, needs=needs, extra=extra))
-    if content.get("jobs", 1) > 1 or content.get("cluster") is not None:
+    if settings.jobs > 1 or settings.cluster is not None:
         jobs.sort(key=lambda job: job.stage != PRETRAIN)
     return StudyPlan(
         name,
@@ -207,8 +189,8 @@ def make_plan(cfg: DictConfig) -> StudyPlan:
         tuple(transfers),
         tuple(jobs),
         figures=figures,
-        demonstration=bool(content.get("demonstration")),
-        command=shlex.join(["lmtransfer", "study", *command_line_overrides()]),
+        demonstration=settings.demonstration,
+        command=shlex.join(["lmtransfer", "study", *settings.words]),
     )
 
 
@@ -225,42 +207,27 @@ def _job(folder: Path, recipe: str, stage: str, run: Path, overrides: Sequence[s
     )
 
 
-def _look_ups(cfg: DictConfig) -> list[str]:
-    """Return one problem for each text that OmegaConf would resolve on this machine."""
-    content = cast("dict[str, Any]", OmegaConf.to_container(cfg, resolve=False))
-
-    return [
-        f"{key}: {text[:60]!r} reads a value from this machine, but a study may contain only plain text: write the "
-        "value itself"
-        for name in ("name", "only", "recipes", "pretrain", "transfers")
-        for key, text in texts(content.get(name), name)
-        if _LOOK_UP.search(text)
-    ]
+def _name(settings: StudySettings, problems: list[str]) -> str:
+    if settings.name is None or not _NAME.fullmatch(settings.name):
+        problems.append(f"name={settings.name}: a study's name may contain only letters, digits, '_', '-' and '.'")
+    return str(settings.name)
 
 
-def _name(content: Mapping[str, Any], problems: list[str]) -> str:
-    name = str(content["name"])
-    if content["name"] is None or not _NAME.fullmatch(name):
-        problems.append(f"name={name}: a study's name may contain only letters, digits, '_', '-' and '.'")
-    return name
-
-
-def _recipes(content: Mapping[str, Any], problems: list[str]) -> dict[str, dict[str, list[str]]]:
+def _recipes(settings: StudySettings, problems: list[str]) -> dict[str, dict[str, list[str]]]:
     recipes: dict[str, dict[str, list[str]]] = {}
-    for recipe, node in content["recipes"].items():
+    stages = [PRETRAIN, *map(str, settings.transfers)]  # including those that null removes
+    for recipe, node in settings.recipes.items():
         where = f"recipes.{recipe}"
         if node is None:
             continue
-        if not _NAME.fullmatch(recipe):
+        if not _NAME.fullmatch(str(recipe)):
             problems.append(f"{where}: a recipe's name may contain only letters, digits, '_', '-' and '.'")
-        by_stage = node if isinstance(node, Mapping) else {PRETRAIN: node}
-        stages = [PRETRAIN, *content["transfers"]]  # including those that null removes
+        by_stage = {str(stage): own for stage, own in node.items()} if isinstance(node, Mapping) else {PRETRAIN: node}
         problems += _unknown(where, by_stage, stages, "stage")
         named = {stage: _overrides(overrides, f"{where}.{stage}", problems) for stage, overrides in by_stage.items()}
-        recipes[recipe] = {PRETRAIN: [], **named}
-    only = content["only"]
-    if only is not None:
-        names = [str(name) for name in (only if isinstance(only, list) else [only])]
+        recipes[str(recipe)] = {PRETRAIN: [], **named}
+    if settings.only is not None:
+        names = [settings.only] if isinstance(settings.only, str) else settings.only
         problems += [
             f"only={name}: there is no such recipe; {hint(name, list(recipes), what='recipes')}"
             for name in names
@@ -272,23 +239,23 @@ def _recipes(content: Mapping[str, Any], problems: list[str]) -> dict[str, dict[
     return recipes
 
 
-def _shared(content: Mapping[str, Any], problems: list[str]) -> list[str]:
-    settings = content[PRETRAIN]
-    budgets = [kind for kind in _BUDGETS if settings[kind] is not None]
-    named = override_keys()
-    budgets = [kind for kind in budgets if f"{PRETRAIN}.{kind}" in named] or budgets  # the command line wins
+def _shared(settings: StudySettings, problems: list[str]) -> list[str]:
+    shared = settings.pretrain
+    budgets = shared.chosen(*_BUDGETS)
+    # The command line wins.
+    budgets = {kind: budgets[kind] for kind in budgets if f"{PRETRAIN}.{kind}" in settings.given} or budgets
     if len(budgets) > 1:
-        budgets_text = " and ".join(f"{PRETRAIN}.{kind}={settings[kind]}" for kind in budgets)
+        budgets_text = " and ".join(f"{PRETRAIN}.{kind}={budget}" for kind, budget in budgets.items())
         problems.append(f"{budgets_text}: keep one budget, and set the others to null")
-    overrides = [] if settings["corpus"] is None else [f"corpus={settings['corpus']}"]
-    overrides += [f"train.{kind}={settings[kind]}" for kind in budgets]
-    overrides += [f"seeds={settings['seeds']}"] if settings.get("seeds") is not None else []
-    return _with_own(overrides, _overrides(settings["words"], f"{PRETRAIN}.words", problems))
+    overrides = [] if shared.corpus is None else [f"corpus={shared.corpus}"]
+    overrides += [f"train.{kind}={budget}" for kind, budget in budgets.items()]
+    overrides += [] if shared.seeds is None else [f"seeds={shared.seeds}"]
+    return _with_own(overrides, _overrides(shared.words, f"{PRETRAIN}.words", problems))
 
 
-def _transfers(content: Mapping[str, Any], problems: list[str]) -> dict[str, tuple[str, list[str]]]:
+def _transfers(settings: StudySettings, problems: list[str]) -> dict[str, tuple[str, list[str]]]:
     transfers: dict[str, tuple[str, list[str]]] = {}
-    for name, node in content["transfers"].items():
+    for name, node in settings.transfers.items():
         where = f"transfers.{name}"
         if node is None:
             continue
@@ -296,8 +263,8 @@ def _transfers(content: Mapping[str, Any], problems: list[str]) -> dict[str, tup
             problems.append(f"{where}={node} must be a mapping with some of the keys {', '.join(_SETTINGS)}")
             continue
         problems += _unknown(where, node, _SETTINGS, "key")
-        if content.get("transfer_seeds") is not None:
-            node = {**node, "seeds": content["transfer_seeds"]}
+        if settings.transfer_seeds is not None:
+            node = {**node, "seeds": settings.transfer_seeds}
         command = str(node.get("command", name))
         if command not in _COMMANDS:
             problems.append(f"{where}.command={command} must be one of {', '.join(_COMMANDS)}")
@@ -320,7 +287,9 @@ def _text(value: Any) -> str:
 
 def _overrides(value: Any, where: str, problems: list[str]) -> list[str]:
     """Read overrides from a list or from a text in command line form."""
-    overrides = [str(word) for word in value] if isinstance(value, list) else _split(str(value), where, problems)
+    overrides = (
+        [str(word) for word in value] if isinstance(value, list | tuple) else _split(str(value), where, problems)
+    )
     problems += [
         f"{where}: '{word}' is not key=value"
         for word in overrides

@@ -10,11 +10,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from omegaconf import DictConfig, OmegaConf
 
 from lmtransfer import cli
 from lmtransfer.config import main_help, paths
-from lmtransfer.config.settings import COMMANDS, Settings, TrainSettings
+from lmtransfer.config.settings import COMMANDS, CommandSettings, TrainSettings
 from lmtransfer.config.sweep_names import sweep_name
 from lmtransfer.launch import run_once
 from lmtransfer.reporting import result_tables
@@ -43,7 +42,7 @@ FILES = {
 }
 
 
-class ToySettings(Settings):
+class ToySettings(CommandSettings):
     """The settings of the toy command; the description of its name is in its file."""
 
     name: str = ""
@@ -61,8 +60,8 @@ class Toy:
         swept: the finished runs that the table of a sweep was given.
         failed: the labels that it was given.
         conf: its config folder.
-        behave: called with each config; may raise.
-        check: called with the config of each point before a sweep starts; may raise.
+        behave: called with the settings of each run; may raise.
+        check: called with the settings of each point before a sweep starts; may raise.
     """
 
     def __init__(self, conf: Path) -> None:
@@ -70,15 +69,13 @@ class Toy:
         self.configs: list[dict[str, Any]] = []
         self.swept: list[list[Path]] = []
         self.failed: list[list[str]] = []
-        self.behave: Callable[[DictConfig], Any] = lambda cfg: None
-        self.check: Callable[[DictConfig], Any] = lambda cfg: None
+        self.behave: Callable[[ToySettings], Any] = lambda settings: None
+        self.check: Callable[[ToySettings], Any] = lambda settings: None
 
-    def run(self, cfg: DictConfig) -> Any:
-        content = OmegaConf.to_container(cfg, resolve=True)
-        assert isinstance(content, dict)
-        self.configs.append({**content, "run_name": sweep_name(str(cfg.name))})
-        self.behave(cfg)
-        return Path("runs") / sweep_name(str(cfg.name))
+    def run(self, settings: ToySettings) -> Any:
+        self.configs.append({**settings.plain(), "run_name": sweep_name(settings.name)})
+        self.behave(settings)
+        return Path("runs") / sweep_name(settings.name)
 
     def print_points(self, run_once: str, run_dirs: list[Path], failed: list[str]) -> None:
         self.swept.append(run_dirs)
@@ -96,7 +93,7 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Toy:
     work = tmp_path / "work"
     work.mkdir()
     monkeypatch.chdir(work)
-    module = SimpleNamespace(run=found.run, check_settings=lambda cfg: found.check(cfg))
+    module = SimpleNamespace(run=found.run, check_settings=lambda settings: found.check(settings))
     monkeypatch.setattr(paths, "conf_dir", lambda: found.conf)
     monkeypatch.setattr(main_help, "commands", lambda: {"toy": "A toy", "other": "Another"})
     monkeypatch.setattr(run_once, "module_of", lambda run_once: module)

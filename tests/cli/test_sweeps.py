@@ -125,15 +125,15 @@ def test_values_come_from_ranges_choices_and_the_files_of_a_group(lmtransfer: An
     lmtransfer("toy", "-m", "seed=range(1,4)")
     lmtransfer("toy", "-m", "train.steps=choice(5,7)")
     lmtransfer("toy", "-m", "model=glob(*,exclude=sm*)")
-    lmtransfer("toy", "-m", "+model@twin=small,large", "model=large", "+extra=1,2", "++seed=4", "~experiment")
+    lmtransfer("toy", "-m", "+model@twin=small,large", "model=large", "+model.extra=1,2", "++seed=4", "~experiment")
     names = [cfg["run_name"] for cfg in toy.configs]
     assert names[:6] == [*(f"toy/seed={seed}" for seed in (1, 2, 3)), "toy/train.steps=5", "toy/train.steps=7"] + [
         "toy/model=large"
     ]
-    assert names[6:] == [f"toy/+extra={n},+model@twin={name}" for name in ("small", "large") for n in (1, 2)]
-    assert [(cfg["twin"]["dim"], cfg["model"]["dim"], cfg["extra"], cfg["seed"]) for cfg in toy.configs[6:]] == [
-        (dim, 64, n, 4) for dim in (8, 64) for n in (1, 2)
-    ]
+    assert names[6:] == [f"toy/+model.extra={n},+model@twin={name}" for name in ("small", "large") for n in (1, 2)]
+    assert [
+        (cfg["twin"]["dim"], cfg["model"]["dim"], cfg["model"]["extra"], cfg["seed"]) for cfg in toy.configs[6:]
+    ] == [(dim, 64, n, 4) for dim in (8, 64) for n in (1, 2)]
 
 
 def test_the_command_line_takes_precedence_over_the_values_of_a_recipe(lmtransfer: Any, toy: Any) -> None:
@@ -200,14 +200,16 @@ def test_no_two_points_share_a_name(words: tuple[str, ...], lmtransfer: Any, toy
     [
         (["seed=1,x", "train.steps=3,4"], ["seed=x train.steps=3 and 1 more: seed: 'x'"]),
         (["seed=1,2", "train.steps=x"], ["lmtransfer: train.steps: 'x'"]),
+        (["seed=1,7", "train.steps=3,4"], ["seed=7 train.steps=3 and 1 more: seed: 7 is too many"]),
+        (["seed=1,2", "train.steps=7"], ["lmtransfer: train.steps: 7 is too many"]),
     ],
 )
 def test_every_point_is_checked_before_the_first_one_starts(
     words: list[str], named: list[str], lmtransfer: Any, toy: Any
 ) -> None:
-    def check(cfg: Any) -> None:
-        values = {"seed": cfg.seed, "train.steps": cfg.train.steps, "model.dim": cfg.model.dim}
-        if problems := [f"{key}: {value!r}" for key, value in values.items() if isinstance(value, str)]:
+    def check(settings: Any) -> None:
+        values = {"seed": settings.seed, "train.steps": settings.train.steps}
+        if problems := [f"{key}: {value} is too many" for key, value in values.items() if value == 7]:
             raise ConfigError(problems)
 
     toy.check = check

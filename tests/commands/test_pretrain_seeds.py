@@ -12,8 +12,9 @@ import pytest
 import torch
 import yaml
 from fakes.transfer_files import MASKED, TASK, lmtransfer, make_world, result
-from omegaconf import OmegaConf
 
+from lmtransfer.config.check import read_settings
+from lmtransfer.config.settings import StudySettings
 from lmtransfer.reporting.runs.collect import collect
 from lmtransfer.reporting.runs.entries import make_entries
 from lmtransfer.study.plan import make_plan
@@ -162,7 +163,7 @@ def test_a_study_pretrains_with_several_seeds(tmp_path: Path, monkeypatch: pytes
         "output_root": "out",
         "cache_dir": None,
     }
-    jobs = {job.key: job for job in make_plan(OmegaConf.create(config)).jobs}
+    jobs = {job.key: job for job in make_plan(read_settings(StudySettings, config, command="study")).jobs}
     assert "seeds=3" in jobs["pretrain of one"].overrides
     assert "seeds=5" in jobs["pretrain of two"].overrides
     assert "seeds=3" not in jobs["pretrain of two"].overrides

@@ -19,6 +19,8 @@ from omegaconf import OmegaConf
 from support.refusals import refuses
 
 from lmtransfer.cli import main
+from lmtransfer.config.check import read_settings
+from lmtransfer.config.settings import StudySettings
 from lmtransfer.errors import ConfigError
 from lmtransfer.launch import jobs
 from lmtransfer.launch.jobs import Job, Place
@@ -53,8 +55,9 @@ def seconds_of(folder: Path) -> dict[str, float]:
     return {key: entry["seconds"] for key, entry in read_ledger(folder).items()}
 
 
-def config(**changes: Any) -> Any:
-    return OmegaConf.merge(OmegaConf.create(CONFIG), OmegaConf.create(changes))
+def config(**changes: Any) -> StudySettings:
+    values: Any = OmegaConf.to_container(OmegaConf.merge(OmegaConf.create(CONFIG), OmegaConf.create(changes)))
+    return read_settings(StudySettings, values, command="study")
 
 
 def test_the_words_of_each_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -390,6 +393,8 @@ def test_two_of_the_same_study_do_not_run_at_once(world: Path, fake: Fake, capsy
 
 
 MISTAKES = {
+    "number": ("  2: model=brt_tiny\n", ("pretrain of 2", "model=brt_tiny", "bert_tiny")),
+    "looked_up": ("  a: seed=${oc.env:HOME}\n", ("recipes.a:", "${oc.env:HOME}", "write the value itself")),
     "twice": ("  a: seed=1\n  a: seed=2\n", ("twice.yaml:6", "a")),
     "small": ("  a: model=bert_tiny train.steps=1 phases=words_then_masked\n", ("pretrain of a", "train.steps=1")),
 }

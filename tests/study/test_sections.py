@@ -18,6 +18,8 @@ from omegaconf import OmegaConf
 from scipy import stats
 from support.refusals import refuses
 
+from lmtransfer.config.check import read_settings
+from lmtransfer.config.settings import StudySettings
 from lmtransfer.errors import ConfigError, RunDirectoryError
 from lmtransfer.reporting.page.report import find_sections, write_sections
 from lmtransfer.runs.run_directory import RunDirectory
@@ -40,8 +42,8 @@ SCORES = {"low": [0.60, 0.61, 0.62], "middle": [0.70, 0.712, 0.718], "high": [0.
 CONTROLS = [0.58, 0.59, 0.603]
 
 
-def config(**changes: Any) -> Any:
-    return OmegaConf.merge(
+def config(**changes: Any) -> StudySettings:
+    merged = OmegaConf.merge(
         OmegaConf.create(
             {
                 "name": "masks",
@@ -60,6 +62,8 @@ def config(**changes: Any) -> Any:
         ),
         OmegaConf.create(changes),
     )
+    values: Any = OmegaConf.to_container(merged)
+    return read_settings(StudySettings, values, command="study")
 
 
 def make_runs(plan: StudyPlan, baselines: Mapping[str, Sequence[float]] | None = None) -> None:
@@ -179,8 +183,8 @@ def test_mistakes_in_figures_are_named() -> None:
     assert "figures.a.z:" in str(raised.value)
     for names in (("figures.b.recipes", "'lo'", "low"), ("figures.c=recipe",), ("figures.d.transfers", "'prob'")):
         assert all(name in str(raised.value) for name in names), names
-    with refuses(ConfigError, "figures=3"):
-        make_plan(config(figures=3))
+    with refuses(ConfigError, "figures: 3 is not a mapping"):
+        config(figures=3)
 
 
 def test_equal_pretraining_is_shared_between_studies(world: Path) -> None:

@@ -1,23 +1,27 @@
-"""What is wrong with a composed configuration."""
+"""The settings of a command line, and what is wrong with a composed configuration."""
 
 from __future__ import annotations
 
 from omegaconf import DictConfig
 
-from lmtransfer.config.check import check
+from lmtransfer.config.composing import command_config
 from lmtransfer.config.effective import complete_values
+from lmtransfer.config.settings import CommandSettings
 from lmtransfer.errors import ConfigError
-from lmtransfer.launch.run_once import WITH_SETTINGS, settings_of
+from lmtransfer.launch.run_once import settings_of
+
+
+def command_settings(command: str, *words: str) -> CommandSettings:
+    """The settings of ``lmtransfer <command> <words>``."""
+    with command_config(command, words) as cfg:
+        return settings_of(command, cfg)
 
 
 def problems(command: str, cfg: DictConfig) -> list[str]:
     """What a command would say about a configuration before it works, but for what depends on the data."""
     try:
         complete_values(cfg, command)
-        if command in WITH_SETTINGS:
-            settings_of(command, cfg)
-        else:
-            check(cfg, primary=command)
+        settings_of(command, cfg)
     except ConfigError as error:
         return error.problems
     return []
