@@ -162,6 +162,39 @@ def group_config(group: str, choice: str, folders: Sequence[Path]) -> dict[str, 
     return inherited | {_package(inner).partition(".")[0]: None for inner in groups} | content
 
 
+def built_in_node(group: str, choice: str, **changes: Any) -> dict[str, Any]:
+    """Return the node that a built-in file and its defaults list make on their own, with references resolved.
+
+    Args:
+        changes: values that replace those of the files before references are resolved.
+    """
+    node = OmegaConf.merge(_with_defaults(group, choice, {}), changes)
+    resolved: Any = OmegaConf.to_container(OmegaConf.create({group: node}), resolve=True)
+    content: dict[str, Any] = resolved[group]
+    return content
+
+
+def _with_defaults(group: str, choice: str, overriding: Mapping[str, str]) -> DictConfig:
+    """Merge a built-in file with the files in its defaults list, whose last entry is ``_self_``.
+
+    Args:
+        overriding: the choices of inner groups that the files built on this one prefer to its own.
+    """
+    own = load(paths.conf_dir() / group / f"{choice}.yaml")
+    entries = own.pop("defaults", [])
+    chosen = {str(name): inner for entry in entries if isinstance(entry, DictConfig) for name, inner in entry.items()}
+    prefix = "override "
+    overridden = {name.removeprefix(prefix): chosen[name] for name in chosen if name.startswith(prefix)}
+    overriding = {**overridden, **overriding}
+    parts = [_with_defaults(group, base, overriding) for base in entries if isinstance(base, str) and base != "_self_"]
+    for name in (name for name in chosen if not name.startswith(prefix)):
+        inner = _with_defaults(f"{group}/{name}", overriding.get(name, chosen[name]), {})
+        parts.append(OmegaConf.create({name: inner}))
+    merged = OmegaConf.merge(*parts, own)
+    assert isinstance(merged, DictConfig)
+    return merged
+
+
 def sibling(choice: str, entry: str) -> str:
     """Return the file that an entry in a defaults list names, relative to the group's folder.
 

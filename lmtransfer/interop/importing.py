@@ -24,12 +24,11 @@ from string import ascii_uppercase
 from typing import Any, Final, cast
 
 import torch
-from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
 
 from lmtransfer.config import paths
 from lmtransfer.config.component import build
-from lmtransfer.config.composing import compose_files
+from lmtransfer.config.config_files import built_in_node, group_config
 from lmtransfer.data.corpora.text_files import source_digest
 from lmtransfer.data.token_cache import make_once
 from lmtransfer.errors import CheckpointError
@@ -91,18 +90,17 @@ def build_objective_node(losses: Mapping[str, Mapping[str, Any]], *, max_length:
     file = _file_of(losses)
     if file is None:
         return None
-    composed = compose_files(None, [f"+objective={file}"])
-    composed.objective.max_length = min(int(composed.objective.max_length), max_length)
-    node = cast("dict[str, Any]", OmegaConf.to_container(composed.objective, resolve=True))
+    node = built_in_node("objective", file)
+    node = built_in_node("objective", file, max_length=min(node["max_length"], max_length))
     node["losses"] = {name: {**node["losses"].get(name, {}), **own} for name, own in losses.items()}
     return node
 
 
 def _file_of(losses: Iterable[str]) -> str | None:
-    """Return the file in conf/objective that lists exactly these losses; variants of other files do not count."""
+    """Return the file in conf/objective that lists exactly these losses; its variants follow it in the alphabet."""
     for name in paths.group_options("objective", [paths.conf_dir()]):
-        content = OmegaConf.load(paths.conf_dir() / "objective" / f"{name}.yaml")
-        if isinstance(content, DictConfig) and losses and set(content.get("losses") or {}) == set(losses):
+        content = group_config("objective", name, [paths.conf_dir()]) or {}
+        if losses and set(content["losses"]) == set(losses):
             return name
     return None
 

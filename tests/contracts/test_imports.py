@@ -163,6 +163,11 @@ def test_no_arrow_runs_backwards_inside_a_room(room: str) -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def test_hydra_and_omegaconf_stay_in_the_rooms_that_compose() -> None:
+    composed = {path for path in FILES if {"hydra", "omegaconf"} & {name.split(".")[0] for _, name in imported(path)}}
+    assert {room_of_file(path) for path in composed} == {"config", "launch"}
+
+
 def test_no_circle_of_rooms() -> None:
     """Also by imports within functions: a room is understood with what it stands on, and without what stands on it."""
     stands_on: dict[str, set[str]] = {}

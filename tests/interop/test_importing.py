@@ -17,8 +17,20 @@ from support.refusals import refuses
 
 from lmtransfer.api import load
 from lmtransfer.config import paths
+from lmtransfer.config.config_files import built_in_node
 from lmtransfer.errors import ConfigError
 from lmtransfer.interop.importing import build_objective_node
+
+
+@pytest.mark.slow
+def test_the_node_of_every_objective_is_what_hydra_composes() -> None:
+    choices = paths.group_options("objective", [paths.conf_dir()])
+    assert len(choices) > 20
+    with initialize_config_dir(config_dir=str(paths.conf_dir()), version_base="1.3"):
+        for choice in choices:
+            composed = compose(None, overrides=[f"+objective={choice}", "objective.max_length=24"])
+            wanted = OmegaConf.to_container(composed.objective, resolve=True)
+            assert built_in_node("objective", choice, max_length=24) == wanted, choice
 
 
 @pytest.mark.parametrize(
