@@ -28,7 +28,7 @@ from typing import Any, Generic, TypeGuard, TypeVar
 import pydantic
 
 from lmtransfer.config.nearest import hint
-from lmtransfer.config.plain import BROKEN, full_key, is_broken, to_plain
+from lmtransfer.config.plain import BROKEN, is_broken, to_plain
 from lmtransfer.errors import ConfigError
 from lmtransfer.system.optional import install_hint
 from lmtransfer.system.validation import Misfit, describe, join, validate
@@ -224,7 +224,7 @@ def build(node: Any, **runtime: Any) -> Any:
         runtime: arguments that only the command knows, such as a vocabulary size or a tokenizer. Those that the class
             does not accept are dropped. One with the name of a nested component replaces this component.
     """
-    key, node = (node.key, dict(node.values)) if isinstance(node, Node) else (full_key(node), node)
+    key, node = (node.key, dict(node.values)) if isinstance(node, Node) else ("", node)
     values, problems = to_plain(node, key)
     if not is_component(values):
         raise ConfigError(f"{key or 'node'}: the node must be a component (have a _target_), but is {values!r}")
@@ -261,14 +261,14 @@ def is_component(value: Any) -> TypeGuard[dict[str, Any]]:
     return isinstance(value, dict) and "_target_" in value
 
 
-def outermost_components(value: Any, key: str) -> list[tuple[str, dict[str, Any]]]:
+def _outermost_components(value: Any, key: str) -> list[tuple[str, dict[str, Any]]]:
     """Return the components in ``value`` that are not inside another component, each with its full key."""
     if is_component(value):
         return [(key, value)]
     if isinstance(value, dict):
-        return [pair for name, item in value.items() for pair in outermost_components(item, join(key, name))]
+        return [pair for name, item in value.items() for pair in _outermost_components(item, join(key, name))]
     if isinstance(value, list):
-        return [pair for index, item in enumerate(value) for pair in outermost_components(item, join(key, index))]
+        return [pair for index, item in enumerate(value) for pair in _outermost_components(item, join(key, index))]
     return []
 
 
@@ -295,7 +295,7 @@ def component_problems(
         return {where: error.problems[0].removeprefix(f"{where}: ")}
     runtime = nodes.get(key, set())
     nested = {
-        name: outermost_components(value, join(key, name)) for name, value in values.items() if name != "_target_"
+        name: _outermost_components(value, join(key, name)) for name, value in values.items() if name != "_target_"
     }
     stand_ins = {name: _replace_components(values[name], "", _stand_in) for name in nested}
     with_components = {name for name in nested if nested[name]}

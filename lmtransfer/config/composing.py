@@ -219,7 +219,7 @@ def _unknown_key(override: Override, reference: DictConfig, command: str) -> lis
         last = key.rpartition(".")[2]
         if last in arguments and arguments[last].required:
             return [f"{text}: the command sets {key}; leave it out"]
-        deeper = [f"{parent}.{name}" for name in all_keys(node) if name.endswith(f".{last}")]
+        deeper = [f"{parent}.{name}" for name in _all_keys(node) if name.endswith(f".{last}")]
         if last in arguments and deeper:  # for example task.files.train for task.train
             instead = f"{deeper[0]}{text[len(key) :]}" if text.startswith(f"{key}=") else deeper[0]
             return [f"{text}: in the config of {parent}, this key is called {deeper[0]}; write {instead}"]
@@ -230,7 +230,7 @@ def _unknown_key(override: Override, reference: DictConfig, command: str) -> lis
     if group != key and group in _groups(reference) and OmegaConf.select(reference, group) is None:
         return [f"{text}: nothing is chosen for {group}; first choose {group}=<name> (lmtransfer {command} --help)"]
     siblings = sorted(name for name in siblings if not name.startswith("_") and name != "hydra")
-    everywhere = [*all_keys(reference), *(f"{parent}.{name}" for name in siblings if parent), *_groups(reference)]
+    everywhere = [*_all_keys(reference), *(f"{parent}.{name}" for name in siblings if parent), *_groups(reference)]
     suggested = translate_key(key, everywhere)
     if suggested is None and parent and exact:
         suggested = nearest_name(key.rpartition(".")[2], siblings)
@@ -262,14 +262,14 @@ def _has(reference: DictConfig, key: str) -> bool:
     return True
 
 
-def all_keys(node: Any, prefix: str = "") -> list[str]:
+def _all_keys(node: Any, prefix: str = "") -> list[str]:
     """List the full keys of all nodes and values below a node."""
     if not isinstance(node, DictConfig) or node._is_none():
         return []
     keys = []
     for name in map(str, node):
         keys.append(f"{prefix}{name}")
-        keys.extend(all_keys(node._get_node(name), f"{prefix}{name}."))
+        keys.extend(_all_keys(node._get_node(name), f"{prefix}{name}."))
     return keys
 
 

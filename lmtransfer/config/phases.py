@@ -17,7 +17,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from lmtransfer.config.check import PlainKeys
+from lmtransfer.config.check import group_problems
 from lmtransfer.config.component import Node, is_component
 from lmtransfer.config.nearest import hint
 from lmtransfer.config.plain import BROKEN, is_broken, to_plain
@@ -161,9 +161,8 @@ def phase_problems(cfg: DictConfig) -> dict[str, str]:
     for name, node in phases.items():
         key = join("phases", str(name))
         if isinstance(node, dict):
-            keys = PlainKeys()
-            keys.visit({name: value for name, value in node.items() if name not in _PARTS}, {}, PhaseSettings, key=key)
-            problems |= keys.problems
+            own = {name: value for name, value in node.items() if name not in _PARTS}
+            problems |= group_problems(PhaseSettings, own, key=key)
             problems |= {
                 join(key, part): f"{node[part]!r} is not a group of keys"
                 for part in _PARTS

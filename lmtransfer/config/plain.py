@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from lmtransfer.system.validation import join
@@ -18,7 +18,7 @@ def literal(value: Any) -> Any:
 
     Everything that comes from data or from a saved run (labels, file names, another run's config) must be escaped
     before it enters a config: ``${oc.env:TOKEN}`` in a file would otherwise read a value of this machine. Reading the
-    config, also with ``resolve_config``, returns the text unchanged.
+    config, also with ``to_plain``, returns the text unchanged.
     """
     if isinstance(value, str):
         return _INTERPOLATION.sub(r"\1\1\\${", value)
@@ -44,21 +44,6 @@ def is_broken(value: Any) -> bool:
     if isinstance(value, dict | list):
         return any(is_broken(item) for item in (value.values() if isinstance(value, dict) else value))
     return value is BROKEN
-
-
-def full_key(node: Any) -> str:
-    """Return the full key of a node in its config ("objective.rows"); "" for the root and for plain data."""
-    return str(node._get_full_key(None)) if OmegaConf.is_config(node) else ""
-
-
-def resolve_config(cfg: DictConfig) -> dict[str, Any]:
-    """Convert a configuration to the form saved with a run: dicts, lists and scalars, with interpolations resolved.
-
-    Raises:
-        OmegaConfBaseException: a value is missing, or an interpolation is broken.
-    """
-    plain: Any = OmegaConf.to_container(cfg, resolve=True)
-    return {str(key): value for key, value in plain.items()}
 
 
 def to_plain(node: Any, key: str) -> tuple[Any, dict[str, str]]:

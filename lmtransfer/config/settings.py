@@ -18,7 +18,7 @@ from pydantic import AfterValidator, ConfigDict, Field
 from typing_extensions import override
 
 from lmtransfer.config.component import Node, Supplied
-from lmtransfer.config.plain import full_key, to_plain
+from lmtransfer.config.plain import to_plain
 from lmtransfer.config.types import (
     Count,
     Folder,
@@ -113,7 +113,6 @@ class Settings(pydantic.BaseModel):
     @classmethod
     def from_config(cls, node: Any, key: str = "") -> Self:
         """Read a config node (``cfg.train``); keys that this class does not define are ignored."""
-        key = key or full_key(node)
         values, problems = to_plain(node, key)
         own: dict[str, Any] = {}
         for name, value in values.items():

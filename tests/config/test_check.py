@@ -8,12 +8,12 @@ import pytest
 from fakes import configs
 from fakes.configs import check_problems, write_tree
 from hydra import compose, initialize_config_dir
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from pydantic import ValidationError
 from support.refusals import refuses
 
 from lmtransfer.config import paths
-from lmtransfer.config.check import check, read_settings
+from lmtransfer.config.check import read_settings
 from lmtransfer.config.component import Node, Supplied
 from lmtransfer.config.plain import BROKEN
 from lmtransfer.config.settings import (
@@ -25,6 +25,7 @@ from lmtransfer.config.settings import (
 )
 from lmtransfer.config.types import Name, Whole
 from lmtransfer.errors import ConfigError
+from lmtransfer.launch.run_once import settings_of
 
 FILES = {
     "train.yaml": """
@@ -62,15 +63,13 @@ FILES = {
     "hardware/auto.yaml": "device: auto\nprecision: auto\nthreads: null\ncompile: auto\n",
 }
 
-NODES = {"model": {"vocab_size"}, "objective.losses.guess": set[str]()}
-
 
 class ToyObjective(Settings):
     mask_prob: float = 0.0
-    losses: Any = None
+    losses: Mapping[str, Annotated[Node[Any], Supplied()]]
 
 
-class ToySettings(Settings):
+class ToySettings(CommandSettings):
     name: str = ""
     seed: Whole = 0
     share: float = 0.0
@@ -79,8 +78,8 @@ class ToySettings(Settings):
     where: str | None = None
     train: TrainSettings = TrainSettings()
     hardware: HardwareSettings = HardwareSettings()
-    model: Any = None
-    objective: ToyObjective = ToyObjective()
+    model: Annotated[Node[Any], Supplied("vocab_size")]
+    objective: ToyObjective
 
 
 @pytest.fixture(autouse=True)
@@ -99,12 +98,14 @@ def composed(conf: Path, *overrides: str, **changes: Any) -> DictConfig:
 
 def problems(cfg: DictConfig) -> list[str]:
     with pytest.raises(ConfigError) as error:
-        check(cfg, primary="train", nodes=NODES)
+        settings_of("train", cfg)
     return error.value.problems
 
 
 def test_a_good_config_passes(conf: Path) -> None:
-    check(composed(conf), primary="train", nodes=NODES)
+    settings = settings_of("train", composed(conf))
+    assert isinstance(settings, ToySettings)
+    assert settings.objective.losses["guess"].get("size") == 3
 
 
 def test_all_problems_are_listed_at_once_in_the_order_of_their_keys(conf: Path) -> None:
@@ -144,9 +145,11 @@ def test_all_problems_are_listed_at_once_in_the_order_of_their_keys(conf: Path) 
 
 def test_what_was_written_loosely_is_put_right(conf: Path) -> None:
     cfg = composed(conf, "train.steps=1e3", "limit=2e1", "train.eval_tokens=1e5", "share=1")
-    check(cfg, primary="train", nodes=NODES)
-    assert (cfg.train.steps, cfg.limit, cfg.train.eval_tokens, cfg.share) == (1000, 20, 100000, 1.0)
-    assert [type(value) for value in (cfg.train.steps, cfg.limit)] == [int, int]
+    settings = settings_of("train", cfg)
+    assert isinstance(settings, ToySettings)
+    train = settings.train
+    assert (train.steps, settings.limit, train.eval_tokens, settings.share) == (1000, 20, 100000, 1.0)
+    assert [type(value) for value in (train.steps, settings.limit)] == [int, int]
 
 
 @pytest.mark.parametrize(
@@ -168,20 +171,6 @@ def test_a_problem_is_named(conf: Path, words: list[str], expected: dict[str, tu
     check_problems(problems(composed(conf, *words)), expected)
 
 
-def test_a_component_that_is_null_is_an_answer(conf: Path) -> None:
-    cfg = composed(conf)
-    cfg.model = None
-    check(cfg, primary="train", nodes=NODES)
-
-
-def test_runtime_arguments_are_not_missing_and_others_are(conf: Path) -> None:
-    cfg = OmegaConf.create({"model": {"_target_": "fakes.configs.Part"}})
-    with refuses(ConfigError, "model.size: ", "Part"):
-        check(cfg, primary="train", nodes={"model": {"vocab_size"}})
-    check(cfg, primary="train", nodes={"model": {"size"}})
-    check(cfg, primary="train")  # the command does not build it, and may know more
-
-
 class PlainSettings(CommandSettings):
     name: Name
     share: float
@@ -191,7 +180,15 @@ class PlainSettings(CommandSettings):
     other: Annotated[Node[Any], Supplied()] | None = None
 
 
-KNOWN = {"name": None, "share": None, "limit": None, "hardware": {"device": None}, "model": None, "mine": None}
+KNOWN = {
+    "name": None,
+    "share": None,
+    "limit": None,
+    "hardware": {"device": None},
+    "model": None,
+    "mine": None,
+    "other": None,
+}
 VALUES = {
     "name": "a",
     "share": 1,
@@ -213,6 +210,14 @@ def test_settings_are_an_object_with_the_values_of_the_config() -> None:
     assert (settings.given, settings.config_folders) == ({"share": "share=1", "limit": "~limit"}, (Path("conf"),))
     with pytest.raises(ValidationError, match="frozen"):
         settings.name = "b"  # type: ignore[misc]
+
+
+def test_arguments_that_the_command_does_not_supply_are_missing() -> None:
+    part = {"_target_": "fakes.configs.Part"}
+    with refuses(ConfigError, "model.size: ", "Part"):
+        read({**VALUES, "model": part})
+    with refuses(ConfigError, "other.size: ", "Part"):
+        read({**VALUES, "other": part})
 
 
 def test_settings_become_the_config_again_with_what_was_worked_out() -> None:

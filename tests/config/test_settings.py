@@ -31,7 +31,7 @@ def test_settings_are_read_with_their_types() -> None:
 def test_all_problems_are_named_with_the_full_key() -> None:
     cfg = OmegaConf.create({"train": {"steps": 0, "num_workers": -1, "log_every": None, "patience": "???"}})
     with pytest.raises(ConfigError) as error:
-        TrainSettings.from_config(cfg.train)
+        TrainSettings.from_config(cfg.train, key="train")
     expected = {
         "train.steps": ("0", "1 or more"),
         "train.num_workers": ("-1", " 0"),
