@@ -55,8 +55,14 @@ def settings_of(command: str, cfg: DictConfig) -> CommandSettings:
     )
 
 
+def command_settings(command: str, words: Sequence[str], *, config_dir: str | None = None) -> CommandSettings:
+    """Return the settings of ``lmtransfer <command> <words>``."""
+    with command_config(command, words, config_dir=config_dir) as cfg:
+        return settings_of(command, cfg)
+
+
 def checked_settings(command: str, words: Sequence[str], *, config_dir: str | None = None) -> CommandSettings:
-    """Return the settings of ``lmtransfer <command> <words>``, after the command's own check."""
+    """Return settings like ``command_settings``, after the command's own check."""
     with command_config(command, words, config_dir=config_dir) as cfg:
         settings = settings_of(command, cfg)
         if (check := settings_check(command)) is not None:

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 from fakes.objectives import NumberTokenizer, random_documents, store_of
-from support.composed import command_settings
 
 from lmtransfer.config.phases import phases_of
 from lmtransfer.config.settings import PretrainSettings
 from lmtransfer.data.micro_batches import PlannedStream, Source
 from lmtransfer.data.token_shards import TokenStore
+from lmtransfer.launch.run_once import command_settings
 
 #: Recipes for GPUs.
 RECIPES = (
@@ -45,7 +45,9 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> TokenStore:
 @pytest.mark.parametrize("recipe", RECIPES)
 @pytest.mark.parametrize("world_size", [1, 2, 3, 8])
 def test_passes_compute_little_filler(recipe: str, world_size: int, store: TokenStore) -> None:
-    pretraining = command_settings("pretrain", f"experiment={recipe}")
+    pretraining = command_settings(
+        "pretrain", [f"experiment={recipe}", *["corpus.path=texts"][: recipe.startswith("babylm")]]
+    )
     assert isinstance(pretraining, PretrainSettings)
     for phase in phases_of(pretraining):
         rows = phase.objective.rows.build(tokenizer=NumberTokenizer())

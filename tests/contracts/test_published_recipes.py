@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 import torch
 from fakes.transfer_files import lmtransfer, sentence
-from support.composed import command_settings
 
 from lmtransfer.config.phases import phases_of
 from lmtransfer.config.settings import PretrainSettings
+from lmtransfer.launch.run_once import command_settings
 
 STEPS, WARMUP = 20, 5
 
@@ -185,7 +185,7 @@ RECIPES = pytest.mark.parametrize(("recipe", "published"), PUBLISHED.items(), id
 
 @RECIPES
 def test_budget_and_rates_are_those_of_the_paper(recipe: str, published: Published) -> None:
-    settings = command_settings("pretrain", f"experiment={recipe}")
+    settings = command_settings("pretrain", [f"experiment={recipe}"])
     assert isinstance(settings, PretrainSettings)
     train, rows = settings.train, []
     for phase in phases_of(settings):

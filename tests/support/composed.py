@@ -1,20 +1,12 @@
-"""The settings of a command line, and what is wrong with a composed configuration."""
+"""What is wrong with a composed configuration."""
 
 from __future__ import annotations
 
 from omegaconf import DictConfig
 
-from lmtransfer.config.composing import command_config
 from lmtransfer.config.effective import complete_values
-from lmtransfer.config.settings import CommandSettings
 from lmtransfer.errors import ConfigError
 from lmtransfer.launch.run_once import settings_of
-
-
-def command_settings(command: str, *words: str) -> CommandSettings:
-    """The settings of ``lmtransfer <command> <words>``."""
-    with command_config(command, words) as cfg:
-        return settings_of(command, cfg)
 
 
 def problems(command: str, cfg: DictConfig) -> list[str]:

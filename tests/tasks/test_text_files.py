@@ -9,14 +9,13 @@ from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
-from support.composed import command_settings
 from support.refusals import refuses
 
 from lmtransfer.config.component import build
 from lmtransfer.config.config_files import group_config
 from lmtransfer.config.paths import conf_dir
-from lmtransfer.config.settings import TransferSettings
 from lmtransfer.errors import DataError
+from lmtransfer.launch.run_once import command_settings
 from lmtransfer.tasks.base import Task
 
 FAMILIES = ("classification.TextClassification", "regression.TextRegression", "sentiment_trees.SentimentTrees")
@@ -333,8 +332,7 @@ def test_files_of_ones_own_from_the_command_line(tmp_path: Path, monkeypatch: py
     )
 
     def task_of(*words: str) -> Any:
-        settings = command_settings("finetune", "init=x", *words)
-        assert isinstance(settings, TransferSettings)
+        settings: Any = command_settings("finetune", ["init=x", *words])
         return settings.task.build(data_root=None, cache_dir=None)
 
     task = task_of("task=text_classification", "task.train=my.csv", "task.files.dev=my.jsonl")
