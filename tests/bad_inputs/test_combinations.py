@@ -282,7 +282,7 @@ CASES: dict[str, Case] = {
             "+recipes.x='model=gpt_mini objective=mlm'": ("of x", "attention"),
             "+recipes.x='model=bert_tiny objective/rows=lanes'": ("of x", "objective/rows=lanes", "contiguous"),
             "only=[nope]": "only=nope",
-            "recipes=3": "recipes=3",
+            "recipes=3": "recipes: 3 is not a mapping",
             "+transfers.x=3": "transfers.x",
             "+transfers.x={command: train}": "transfers.x.command",
             "+transfers.x={command: probe, tsk: sst2}": "transfers.x.tsk",

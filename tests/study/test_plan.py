@@ -358,7 +358,7 @@ def test_settings_without_effect_are_no_part_of_the_ledger(
         return Done()
 
     monkeypatch.setattr(Place, "start", START)
-    monkeypatch.setattr(jobs, "_LocalProcess", local)
+    monkeypatch.setattr(jobs, "LocalProcess", local)
     monkeypatch.setattr(jobs, "usable_cores", lambda: 9)
     monkeypatch.setattr(StudyJob, "is_finished", property(lambda job: job.key in given))
     words = ["study", "study=tiny", "+recipes.own={probe: 'hardware.threads=3'}"]
