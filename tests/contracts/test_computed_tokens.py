@@ -45,7 +45,9 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> TokenStore:
 @pytest.mark.parametrize("recipe", RECIPES)
 @pytest.mark.parametrize("world_size", [1, 2, 3, 8])
 def test_passes_compute_little_filler(recipe: str, world_size: int, store: TokenStore) -> None:
-    pretraining = command_settings("pretrain", [f"experiment={recipe}"])
+    pretraining = command_settings(
+        "pretrain", [f"experiment={recipe}", *["corpus.path=texts"][: recipe.startswith("babylm")]]
+    )
     assert isinstance(pretraining, PretrainSettings)
     for phase in phases_of(pretraining):
         rows = phase.objective.rows.build(tokenizer=NumberTokenizer())

@@ -11,12 +11,11 @@ import pytest
 from omegaconf import OmegaConf
 from support.refusals import refuses
 
-from lmtransfer.config.check import check
 from lmtransfer.config.component import build
-from lmtransfer.config.composing import command_config
 from lmtransfer.config.config_files import group_config
 from lmtransfer.config.paths import conf_dir
 from lmtransfer.errors import DataError
+from lmtransfer.launch.run_once import command_settings
 from lmtransfer.tasks.base import Task
 
 FAMILIES = ("classification.TextClassification", "regression.TextRegression", "sentiment_trees.SentimentTrees")
@@ -333,9 +332,8 @@ def test_files_of_ones_own_from_the_command_line(tmp_path: Path, monkeypatch: py
     )
 
     def task_of(*words: str) -> Any:
-        with command_config("finetune", ["init=x", *words]) as cfg:
-            check(cfg, primary="finetune", nodes={"task": {"data_root", "cache_dir"}})
-            return build(cfg.task, data_root=None, cache_dir=None)
+        settings: Any = command_settings("finetune", ["init=x", *words])
+        return settings.task.build(data_root=None, cache_dir=None)
 
     task = task_of("task=text_classification", "task.train=my.csv", "task.files.dev=my.jsonl")
     assert (task.splits, task.labels) == (("train", "dev"), ("a", "b"))
