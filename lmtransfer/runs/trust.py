@@ -112,7 +112,7 @@ def refusal(key: str, value: str, run: Path) -> RunDirectoryError:
     """Return the error for a value in someone else's configuration that names what may not be read."""
     part = key.partition(".")[0]
     return RunDirectoryError(
-        f"{run / _CONFIG}: {key} names {value[:80]!r}, which is neither in data_root nor named in this command, and "
+        f"{run / _CONFIG}: {key} names {value[:200]!r}, which is neither in data_root nor named in this command, and "
         f"the run was not produced here, or was changed since. Set data_root, or set {part}=<name> and its files"
         f"{door.way_out()}"
     )

@@ -170,7 +170,11 @@ class LocatedFiles:
             if path.is_dir():
                 problem_with_folder = describe_splits(path) or "is a folder; name a file in it"
                 return DataError(f"{problem}: {path} {problem_with_folder} (task.{split})")
-            names = [sibling.name for sibling in path.parent.iterdir()] if path.parent.is_dir() else []
+            names = (
+                [sibling.name for sibling in path.parent.iterdir()]
+                if path.parent.is_dir() and door.allows(path.parent)
+                else []
+            )
             similar = difflib.get_close_matches(path.name, names, n=1, cutoff=0.6)
             if similar:
                 problem += f". Did you mean {Path(file).with_name(similar[0])}?"

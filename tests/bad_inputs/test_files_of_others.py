@@ -46,7 +46,9 @@ CASES: dict[str, Case] = {
     "run.in_a_list": Case(
         ("evaluate", "run=r"), ("config.yaml", "corpus.path"), alter={"corpus.path": ["${oc.env:SECRET}"]}
     ),  # fmt: skip
-    "run.of_other_keys": Case(("evaluate", "run=r"), ("config.yaml", "model.dim"), alter={"model.dim": "${seed}"}),
+    "run.of_other_keys": Case(
+        ("evaluate", "run=r", "trust=true"), ("config.yaml", "model.dim"), alter={"model.dim": "${seed}"}
+    ),
     **{
         f"study.{key}": Case(
             ("study", "study=own", "-cd", "mine"),

@@ -81,7 +81,7 @@ def test_a_task_of_others_reads_no_file_through_a_link(name: str, world: Path, o
     file = "data/x.tsv" if name == "data" else name
     for config in run.rglob("config.yaml"):
         change(config, {"task.train": file, "task.dev": file})
-    check(Case(("evaluate", "run=t", "split=dev"), ("task.train", file, "trust=true")), world, answer)
+    check(Case(("evaluate", "run=t", "split=dev"), ("task.dev", file, "trust=true")), world, answer)
 
 
 @pytest.mark.parametrize("gone", ["tokenizer/spm.model", "checkpoints", "."])

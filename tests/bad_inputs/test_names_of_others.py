@@ -99,7 +99,6 @@ CORPORA: dict[str, tuple[Any, str]] = {
     "pattern_in_list": (file_corpus(["texts", "{outside}/*.txt"]), "texts"),
     "nested_twice": (screened(mixture(a=DOCS, b=screened(file_corpus("{outside}")))), "{outside}"),
     "relative": (file_corpus("../outside/secret.txt"), "../outside/secret.txt"),
-    "overlap": (screened(DOCS, x=file_corpus("{outside}/secret.txt")), "{outside}/secret.txt"),
     "data_folder": (
         {"_target_": f"{DATA}.data_folder.DataFolderCorpus", "name": "d", "files": ["{outside}/secret.txt"]},
         "{outside}/secret.txt",
@@ -126,6 +125,12 @@ def test_no_corpus_of_others_is_opened(name: str, lines: str, world: Path, outsi
     before = sorted(outside.iterdir())
     check(Case(EVALUATE, (named, "trust=true", *(["config.yaml"] if lines == "both lines" else []))), world, answer)
     assert sorted(outside.iterdir()) == before
+
+
+def test_no_text_of_others_is_compared_with(world: Path, outside: Path, answer: Answer) -> None:
+    """A screening inside a corpus compares with nothing that a configuration names."""
+    altered(world, {"corpus": _filled(screened(DOCS, x=file_corpus("{outside}/secret.txt")), outside)})
+    check(Case(EVALUATE, ("config.yaml", "corpus.screening.overlap_with")), world, answer)
 
 
 @pytest.mark.parametrize("name", ["screened", "mixture_in_mixture", "hub_folder"])
@@ -358,7 +363,7 @@ class TestHonestWays:
         shutil.copy("t.tsv", "data/t.tsv")
         change(task_run / "config.yaml", {"task.train": "t.tsv", "task.dev": "t.tsv"})
         check(
-            Case(("evaluate", "run=t", "split=dev"), ("task.train", "t.tsv", "data_root", "trust=true")),
+            Case(("evaluate", "run=t", "split=dev"), ("task.dev", "t.tsv", "data_root", "trust=true")),
             task_world,
             answer,
         )
@@ -366,10 +371,10 @@ class TestHonestWays:
         assert status == 0, said
 
     def test_text_below_data_root_and_installed_text_are_read(self, world: Path, outside: Path, answer: Answer) -> None:
-        shutil.copytree("runs/pretrain/base", "r")
-        (world / "r/made_here").unlink()
+        altered(world, {"corpus.path": [str(world / "texts")]})
         check(Case(EVALUATE, ("corpus.path", "data_root", "trust=true")), world, answer)
-        assert answer(*EVALUATE, "data_root=.", "name=a")[0] == 0
+        status, said = answer(*EVALUATE, "data_root=.", "name=a")
+        assert status == 0, said
         assert answer(*EVALUATE, "trust=true", "name=b")[0] == 0
         (world / "texts/a.txt").write_text("bal bam bim. " * 999)
         check(Case((*EVALUATE, "data_root=."), ("corpus.path", "trained on", "trust=true")), world, answer)

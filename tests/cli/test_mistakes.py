@@ -144,6 +144,7 @@ def test_other_ranks_are_silent_about_what_all_find(
 ) -> None:
     monkeypatch.setattr(sys, "stdout", sys.stdout)  # so that it is put back after the test
     monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
     result = lmtransfer("toy", "sede=1")
     assert (result.code, result.out, result.err) == (2, "", "")
 

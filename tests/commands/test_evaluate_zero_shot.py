@@ -12,6 +12,7 @@ import pytest
 import torch
 from fakes.transfer_files import lmtransfer, result
 from safetensors.numpy import load_file
+from scipy import stats
 from support.refusals import refuses
 from support.saved_encoder import load_encoder
 
@@ -159,9 +160,13 @@ def test_the_control_is_the_run_before_its_first_step(world: Path) -> None:
         for path in ("gpt-control/predictions/test-pretraining-0", "gpt-0/predictions/test")
     ]
     differences = kept[0].parts / kept[0].counts - kept[1].parts / kept[1].counts
-    variance = np.mean([part.var(ddof=1) / len(part) for part in np.split(differences, 2)]) / 2  # two paradigms
+    wins, losses = int((differences > 0).sum()), int((differences < 0).sum())
+    assert min(wins, losses) < 15  # few, so the test is exact
+    p_value = stats.binomtest(wins, wins + losses).pvalue if wins + losses else 1.0
+    assert found["minus_random_weights"]["p_value"] == pytest.approx(p_value)
     low, high = found["minus_random_weights"]["interval"]
-    assert (high - low) / 2 == pytest.approx(1.959964 * np.sqrt(variance))
+    assert (low <= 0 <= high) == (p_value > 0.05)
+    assert low < gain < high
 
 
 def test_the_seeds_of_a_run_are_scored_each(world: Path) -> None:

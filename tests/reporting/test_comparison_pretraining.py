@@ -16,6 +16,7 @@ from lmtransfer.reporting.comparison.comparison import Comparison
 from lmtransfer.reporting.comparison.page import headline, html_comparison, tables, to_json
 from lmtransfer.reporting.comparison.pretraining import compare_pretrainings
 from lmtransfer.reporting.comparison.sides import read_sides
+from lmtransfer.runs.trust import mark_as_own
 from lmtransfer.verdicts.intervals import critical_value
 
 MASKED = "lmtransfer.objectives.masked_lm.MaskedLanguageModel"
@@ -204,6 +205,7 @@ def test_an_evaluation_is_of_the_run_that_it_measured(tmp_path: Path) -> None:
         result = {"command": "evaluate", "task": None, "split": "validation", "main_metric": "loss",
                   "metrics": {"loss": value}, "higher_is_better": False}  # fmt: skip
         write_run(tmp_path / "evaluate" / name, config=config, result=result, versions={"data": DATA})
+        mark_as_own(tmp_path / "evaluate" / name)
     one, other = (tmp_path / "evaluate" / name for name in "ab")
     found = compared(one, other)
     assert found.difference is not None

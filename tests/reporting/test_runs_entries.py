@@ -14,6 +14,7 @@ from lmtransfer.reporting.runs.collect import collect
 from lmtransfer.reporting.runs.entries import make_entries
 from lmtransfer.reporting.table import markdown_table
 from lmtransfer.runs.labels import objective_label
+from lmtransfer.runs.trust import mark_as_own
 from lmtransfer.transfer.experiment.messages import below_majority
 
 
@@ -126,6 +127,8 @@ def test_pretraining_is_found_after_the_runs_were_moved(tmp_path):
 def test_pretraining_outside_of_the_report_is_read_from_disk(tmp_path):
     source = pretraining(tmp_path / "pretrain" / "imdb")
     transfer(tmp_path / "finetune" / "ft", [0.7], init=str(source))
+    assert entries_of(tmp_path / "finetune")["ft"].pretraining_tokens is None  # whoever made it names another's folder
+    mark_as_own(tmp_path / "finetune" / "ft")
     assert entries_of(tmp_path / "finetune")["ft"].pretraining_tokens == 409600
 
 

@@ -127,12 +127,13 @@ def test_paradigms_count_alike_whatever_their_number_of_pairs(tmp_path: Path) ->
     assert metrics["accuracy"] == metrics["phenomenon/ellipsis/accuracy"] == pytest.approx((0.75 + 0.0) / 2)
 
 
-def test_the_data_folder_has_seven_paradigms_of_a_thousand_pairs(data_root: Path) -> None:
+def test_the_data_folder_has_paradigms_of_a_thousand_pairs(data_root: Path) -> None:
     pairs = task(data_root).examples("test")
-    assert len(pairs) == 7000
-    assert {pair.subset: pair.category for pair in pairs} == AT_HAND
+    paradigms = {pair.subset: pair.category for pair in pairs}
+    assert paradigms.items() >= AT_HAND.items()
+    assert len(pairs) == 1000 * len(paradigms)
     by_id = {pair.id: pair for pair in pairs}
-    assert len(by_id) == 7000
+    assert len(by_id) == len(pairs)
     assert by_id["passive_1:0"].texts == (
         "Lucille's sisters are confused by Amy.",
         "Lucille's sisters are communicated by Amy.",
