@@ -268,11 +268,15 @@ def check_yaml_files(folder: Path, overrides: Sequence[str], primary: str) -> No
             problems.append(f"{path}: the file is empty; {PLAIN}")
         elif (problem := _package_problem(group, path)) is not None:
             problems.append(problem)
-        problems += [f"{path}: {where}: {REMEDY}" for where in keys_with_credentials(content)]
+        problems += [f"{path}: {where}: {REMEDY}" for where in keys_with_credentials(_unresolved(content))]
         problems += [f"{path}: {problem}" for problem in map(hydra_problem, _hydra_words(content)) if problem]
         pending += [(group, choice, (*above, path)) for group, choice in bases]
     if problems:
         raise ConfigError(problems)
+
+
+def _unresolved(content: DictConfig) -> Any:
+    return OmegaConf.to_container(content, resolve=False)
 
 
 def _package_problem(group: str, path: Path) -> str | None:

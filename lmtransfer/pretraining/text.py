@@ -231,8 +231,8 @@ def check_same_text(run: SavedRun, *, data_root: str | None) -> None:
         raise refusal(named[0].key, named[0].value, run.path) from None
     if fingerprint != (run.directory.read_versions().get("data") or {}).get("corpus"):
         raise RunDirectoryError(
-            f"{where}: {named[0].key} names {named[0].value[:80]!r}, but this is not the text that the run was trained "
-            f"on. Set the corpus yourself (corpus=<name>){door.way_out()}"
+            f"{where}: {named[0].key} names {named[0].value[:200]!r}, but this is not the text that the run was "
+            f"trained on. Set the corpus yourself (corpus=<name>){door.way_out()}"
         )
 
 

@@ -9,6 +9,7 @@ import pytest
 from support.bad_input import FT, PRETRAIN, SECRET, Answer
 
 from lmtransfer import cli
+from lmtransfer.runs.trust import mark_as_own
 
 
 @pytest.fixture(scope="session")
@@ -56,6 +57,7 @@ def task_world(trained: Path, world: Path) -> Path:
     shutil.copytree(trained / "runs/finetune", world / "runs/finetune")
     for path in (world / "runs/finetune").rglob("config.yaml"):
         path.write_text(path.read_text().replace(str(trained), str(world)))
+        mark_as_own(path.parent)
     return world
 
 

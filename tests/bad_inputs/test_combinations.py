@@ -68,8 +68,8 @@ CASES: dict[str, Case] = {
     **tables(
         NOWHERE,
         {
-            "objective.losses.mlm=null": "objective.losses.mlm=null",
-            "objective.rows=null": "objective.rows=null",
+            "objective.losses.mlm=null": ("objective.losses.mlm", "null"),
+            "objective.rows=null": ("objective.rows", "null"),
             "model=null": "model",
             "optimizer=null": "optimizer",
             "train.seconds=5": ("train.steps=2", "train.seconds=5"),

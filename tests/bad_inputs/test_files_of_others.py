@@ -36,7 +36,7 @@ CASES: dict[str, Case] = {
         for key in ("model.dim", "model._target_", "objective.losses.mlm.weight")
         for words in (
             ("predict", "run=r", "text=the [MASK] of"),
-            ("evaluate", "run=r"),
+            ("evaluate", "run=r", "trust=true"),
             ("export", "run=r", "to=e"),
             ("finetune", *(word for word in FINETUNE[1:] if not word.startswith("init=")), "init=r"),
         )
@@ -311,7 +311,7 @@ EVALUATED: dict[str, tuple[Alter, tuple[str, ...]]] = {
     "corpus_text": (setting("corpus", "text"), ("config.yaml", "corpus", "'text'")),
     "versions_data": (
         _of_others(put("versions.json", b'{"data": {"corpus": 3}}')),
-        ("versions.json", "data.corpus"),
+        ("config.yaml", "corpus.path"),  # its text is not even looked for
     ),
     "versions_pipe": (_of_others(pipe("versions.json")), ("versions.json", "pipe")),
 }
@@ -694,7 +694,7 @@ class TestWhatOthersName:
         for key in ("train", "dev"):
             setting_of("seed-0", f"task.{key}", str(task_world / "t.tsv"))(run)
         for words in (("evaluate", "run=t", "split=dev"), ("predict", "run=t", "split=dev")):
-            check(Case(words, ("config.yaml", "task.train", "t.tsv", "trust=true")), task_world, answer)
+            check(Case(words, ("config.yaml", "task.dev", "t.tsv", "trust=true")), task_world, answer)
             assert answer(*words, "trust=true")[0] == 0
         own = ("task=text_classification", "task.dev=t.tsv", "task.labels=[bad,good]")
         assert answer("evaluate", "run=t", "split=dev", "name=own", *own)[0] == 0

@@ -99,7 +99,6 @@ CASES: dict[str, Case] = {
     "tsv.dev_of_other_labels": texts(HEADER + ROWS + b"ugly\tbal\n", "a.tsv:42", "'ugly'", split="dev"),
     "tsv.not_utf8": texts(HEADER + ROWS + b"good\tcaf\xe9\n", "a.tsv:42", "UTF-8"),
     "tsv.utf16": texts((HEADER + ROWS).decode().encode("utf-16"), "a.tsv", "iconv -f UTF-16"),
-    "tsv.old_mac": texts((HEADER + ROWS).replace(b"\n", b"\r"), "a.tsv:1"),
     "tsv.id_twice": texts(
         b"id\tlabel\ttext\n1\tgood\ta\n1\tbad\tb\n", "a.tsv:3", "'1'", "a.tsv:2", more=("task.id_column=id",)
     ),

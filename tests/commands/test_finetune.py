@@ -30,6 +30,7 @@ from support.saved_encoder import load_encoder
 
 from lmtransfer.data.batch import pack
 from lmtransfer.errors import CheckpointError
+from lmtransfer.reporting.verdict_text import WHY_NO_VERDICT
 from lmtransfer.training.checkpoints import Checkpoints
 from lmtransfer.training.trackers.base import Jsonl
 
@@ -97,7 +98,8 @@ def test_baselines_that_count_words_stand_beside_the_run(world: Path, capsys: py
     kept = {file.name for file in Path("runs/finetune/ft/baselines/predictions").iterdir()}
     assert kept == {f"dev-{name}-seed-{seed}.parquet" for name in ("TF-IDF", "NB-SVM") for seed in range(2)}
     assert lmtransfer("report", "runs") == 0
-    said = f"Against counting words: {found['baseline_difference']['verdict']}"
+    verdict = found["baseline_difference"]["verdict"]
+    said = f"Against counting words: {f'no verdict ({WHY_NO_VERDICT[verdict]})' if verdict in WHY_NO_VERDICT else verdict};"
     assert said in " ".join(capsys.readouterr().out.split())
     assert "baselines" not in result("runs/finetune/two")
 

@@ -64,6 +64,7 @@ def test_a_sharded_run_is_read_like_any_other(world: Path, monkeypatch: pytest.M
     assert done.returncode == 0, done.stdout.decode() + done.stderr.decode()
     _assert_same_losses(world, "sharded")
     monkeypatch.chdir(world)
+    monkeypatch.setenv("LMTRANSFER_CACHE", str(world))  # the same user
     assert main(["evaluate", "run=runs/pretrain/sharded", "hardware=exact"]) == 0
     pretrained, evaluated = (
         json.loads(Path(f"runs/{run}/result.json").read_text())["metrics"]["loss"]
