@@ -33,8 +33,6 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from lmtransfer.config import overrides
-from lmtransfer.config.overrides import CommandLine
 from lmtransfer.config.sources import named_by_user
 from lmtransfer.config.types import Count, TopK
 from lmtransfer.data.documents import Notes
@@ -42,7 +40,9 @@ from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.inference.fill_mask import MaskFiller, open_mask_filler
 from lmtransfer.inference.prediction import MaskedTexts, TaskPredictor, open_runs
 from lmtransfer.interop.open_run import open_saved, run_folder
+from lmtransfer.launch import overrides
 from lmtransfer.launch.command_line import call_command
+from lmtransfer.launch.overrides import CommandLine
 from lmtransfer.models.base import Encoder
 from lmtransfer.reporting.records import load_records as load_records
 from lmtransfer.reporting.runs.collect import read_metrics
@@ -198,7 +198,7 @@ def command_line(words: Sequence[Folder], settings: Mapping[str, Setting], *, co
             line.bare.append(os.fspath(word))
         elif not isinstance(word, str):
             raise ConfigError(f"{word!r} is not a setting: write 'key=value', or use the keyword key=value")
-    keys = overrides.override_keys(line.overrides)
+    keys = {*map(overrides.key_of, line.overrides)}
     for key, value in _dotted(settings):
         if key in keys:
             raise ConfigError(f"{key} is set twice, as '{key}=...' and as a keyword: keep only one")

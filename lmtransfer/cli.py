@@ -103,12 +103,12 @@ def _dispatch(arguments: list[str]) -> int:
         print(main_help.version())
         return 0
     if first == "--shell-completion":
-        from lmtransfer.config.completion import script
+        from lmtransfer.launch.completion import script
 
         print(script(arguments[1] if len(arguments) > 1 else ""))
         return 0
     if first == "--complete":
-        from lmtransfer.config.completion import complete
+        from lmtransfer.launch.completion import complete
 
         print("\n".join(complete(os.environ.get("COMP_LINE", ""), os.environ.get("COMP_POINT"))))
         return 0

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lmtransfer.config.effective import check_budget
+from lmtransfer.config.budget import check_budget
 from lmtransfer.config.settings import TransferSettings
 from lmtransfer.config.sweep_names import in_sweep, sweep_name
 from lmtransfer.errors import ConfigError
@@ -90,8 +90,8 @@ def transfer(settings: TransferSettings, *, command: str) -> Path:
     place = Place.of(
         settings.jobs,
         settings.cluster,
+        options=settings.options,
         cache_dir=settings.cache_dir,
-        command=command,
         threads=settings.hardware.threads,
     )
     source, settings = open_start(settings)

@@ -9,10 +9,10 @@ from rich.table import Table
 from rich.text import Text
 
 from lmtransfer.config import paths
-from lmtransfer.config.command_help import summary
 from lmtransfer.config.nearest import hint
 from lmtransfer.config.settings import ListSettings
 from lmtransfer.errors import ConfigError
+from lmtransfer.launch.command_help import summary
 from lmtransfer.system.console import Console
 
 #: What can be listed, and its config group.

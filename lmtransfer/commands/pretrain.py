@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from lmtransfer.config.budget import check_budget
 from lmtransfer.config.component import Node
-from lmtransfer.config.effective import check_budget
 from lmtransfer.config.phases import phases_of
 from lmtransfer.config.settings import PretrainSettings
 from lmtransfer.config.sweep_names import in_sweep, sweep_name
@@ -66,8 +66,8 @@ def run(settings: PretrainSettings) -> Path:
     place = Place.of(
         settings.jobs,
         settings.cluster,
+        options=settings.options,
         cache_dir=settings.cache_dir,
-        command="pretrain",
         threads=settings.hardware.threads,
     )
     resume = settings.resume or in_sweep()
@@ -229,6 +229,6 @@ def pretrain_seeds(
 
 def _job_of_seed(settings: PretrainSettings, name: str, seed: int, run: Path) -> Job:
     """Return the job that pretrains one seed in a process of its own, with the same result as in this process."""
-    words = inherit_overrides(settings.output_root, f"{name}/seed-{seed}", f"seed={seed}", "seeds=1")
+    words = inherit_overrides(settings.words, settings.output_root, f"{name}/seed-{seed}", f"seed={seed}", "seeds=1")
     log = run / "logs" / f"seed-{seed}.log"
     return Job(f"seed {seed}", "pretrain", words, run / f"seed-{seed}" / "result.json", log)

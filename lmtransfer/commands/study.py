@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from lmtransfer.config.config_files import own_folder
 from lmtransfer.config.nearest import nearest_name
-from lmtransfer.config.overrides import key_of
+from lmtransfer.config.paths import own_folder
 from lmtransfer.config.settings import StudySettings
 from lmtransfer.errors import ConfigError, LmtransferError, RunDirectoryError
 from lmtransfer.launch.jobs import Place, run_jobs
+from lmtransfer.launch.overrides import key_of
 from lmtransfer.launch.run_once import checked_settings
 from lmtransfer.reporting.page.report import write_sections
 from lmtransfer.reporting.table import print_table, report_console
@@ -29,11 +29,13 @@ def run(settings: StudySettings) -> Path:
     """Run everything that is not finished yet, and compare all runs."""
     if ranks.world_size() > 1:
         raise ConfigError("a study starts its own runs: start it without torchrun")
-    place = Place.of(settings.jobs, settings.cluster, cache_dir=settings.cache_dir)
+    config_dir = own_folder(settings.config_folders)
+    options = () if config_dir is None else ("-cd", config_dir)
+    place = Place.of(settings.jobs, settings.cluster, options=options, cache_dir=settings.cache_dir)
     plan = share_pretraining(make_plan(settings))
     console = report_console()
     with console.status(f"checking {len(plan.jobs)} commands"):
-        _check_jobs(plan, own_folder(settings.config_folders))
+        _check_jobs(plan, config_dir)
     note_overrides(plan)
     with _only_one(plan.folder):
         failed = run_jobs(

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import types
 import typing
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from lmtransfer.config.component import Node, Supplied, component_problems, is_component
+from lmtransfer.config.component import BROKEN, Node, Supplied, component_problems, is_broken, is_component
 from lmtransfer.config.nearest import hint
-from lmtransfer.config.plain import BROKEN, is_broken
 from lmtransfer.config.settings import CommandSettings, Settings
 from lmtransfer.errors import ConfigError
 from lmtransfer.system.validation import Misfit, join, validate
@@ -26,25 +24,32 @@ def read_settings(
     command: str,
     known: Mapping[str, Any] | None = None,
     problems: Mapping[str, str] | None = None,
-    words: Sequence[str] = (),
-    config_folders: Sequence[Path] = (),
 ) -> T:
     """Check the plain data of a composed configuration, and return it as the settings of a command.
 
     Args:
         values: the configuration, with ``BROKEN`` in place of each value that has one of ``problems``.
         known: the keys of the command's config files; None for all that ``kind`` has.
-        words: the overrides of the user.
-        config_folders: the folders in which configs are found.
 
     Raises:
         ConfigError: all problems at once, sorted by key.
     """
     reader = _Reader(problems or {})
     settings = reader.group(kind, values, known, "", what=f"keys of {command}")
-    if reader.problems:
-        raise ConfigError([f"{key}: {problem}" for key, problem in sorted(reader.problems.items())])
-    return settings.model_copy(update={"words": tuple(words), "config_folders": tuple(config_folders)})
+    reader.raise_problems()
+    return settings
+
+
+def read_group(kind: type[S], values: Mapping[str, Any], *, key: str) -> S:
+    """Check and return a group of keys; other keys than those of ``kind`` stay as they are.
+
+    Raises:
+        ConfigError: all problems at once, sorted by key.
+    """
+    reader = _Reader({})
+    settings = reader.group(kind, values, values, key, what=f"keys of {key}")
+    reader.raise_problems()
+    return settings
 
 
 def group_problems(kind: type[Settings], values: Mapping[str, Any], *, key: str) -> dict[str, str]:
@@ -59,6 +64,10 @@ class _Reader:
 
     def __init__(self, problems: Mapping[str, str]) -> None:
         self.problems = dict(problems)
+
+    def raise_problems(self) -> None:
+        if self.problems:
+            raise ConfigError([f"{key}: {problem}" for key, problem in sorted(self.problems.items())])
 
     def group(self, kind: type[S], values: Mapping[str, Any], known: Any, key: str, *, what: str) -> S:
         """Read a group of keys; with problems, the settings are incomplete.

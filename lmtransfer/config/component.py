@@ -28,7 +28,6 @@ from typing import Any, Generic, TypeGuard, TypeVar
 import pydantic
 
 from lmtransfer.config.nearest import hint
-from lmtransfer.config.plain import BROKEN, is_broken, to_plain
 from lmtransfer.errors import ConfigError
 from lmtransfer.system.optional import install_hint
 from lmtransfer.system.validation import Misfit, describe, join, validate
@@ -60,6 +59,23 @@ BASES: Mapping[str, tuple[str, ...]] = {
     "task": (_TASK, "lmtransfer.tasks.base.TaskGroup"),
     "transfer": ("lmtransfer.transfer.method.TransferMethod",),
 }
+
+
+class _Broken:
+    """Stands for a value that is missing or cannot be resolved, which is reported separately."""
+
+    def __repr__(self) -> str:
+        return "..."
+
+
+BROKEN = _Broken()
+
+
+def is_broken(value: Any) -> bool:
+    """Whether plain data is ``BROKEN`` or contains it."""
+    if isinstance(value, dict | list):
+        return any(is_broken(item) for item in (value.values() if isinstance(value, dict) else value))
+    return value is BROKEN
 
 
 def allowed_packages() -> tuple[str, ...]:
@@ -225,13 +241,12 @@ def build(node: Any, **runtime: Any) -> Any:
             does not accept are dropped. One with the name of a nested component replaces this component.
     """
     key, node = (node.key, dict(node.values)) if isinstance(node, Node) else ("", node)
-    values, problems = to_plain(node, key)
-    if not is_component(values):
-        raise ConfigError(f"{key or 'node'}: the node must be a component (have a _target_), but is {values!r}")
-    problems |= component_problems(values, key=key, nodes={key: set(runtime)}, complete=True)
+    if not is_component(node):
+        raise ConfigError(f"{key or 'node'}: the node must be a component (have a _target_), but is {node!r}")
+    problems = component_problems(node, key=key, nodes={key: set(runtime)}, complete=True)
     if problems:
         raise ConfigError([f"{where}: {problem}" for where, problem in problems.items()])
-    return _construct(values, key, runtime)
+    return _construct(node, key, runtime)
 
 
 def _construct(values: dict[str, Any], key: str, runtime: dict[str, Any]) -> Any:

@@ -10,7 +10,7 @@ import fnmatch
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeAlias, get_args
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias, get_args
 
 import pydantic
 from annotated_types import Ge, Gt, Le
@@ -18,7 +18,6 @@ from pydantic import AfterValidator, ConfigDict, Field
 from typing_extensions import override
 
 from lmtransfer.config.component import Node, Supplied
-from lmtransfer.config.plain import to_plain
 from lmtransfer.config.types import (
     Count,
     Folder,
@@ -35,8 +34,7 @@ from lmtransfer.config.types import (
     Whole,
     WholeLength,
 )
-from lmtransfer.errors import ConfigError
-from lmtransfer.system.validation import Misfit, join, validate
+from lmtransfer.system.validation import join
 
 if TYPE_CHECKING:
     from lmtransfer.data.documents import Corpus
@@ -111,22 +109,6 @@ class Settings(pydantic.BaseModel):
     component: ClassVar[str | None] = None
 
     @classmethod
-    def from_config(cls, node: Any, key: str = "") -> Self:
-        """Read a config node (``cfg.train``); keys that this class does not define are ignored."""
-        values, problems = to_plain(node, key)
-        own: dict[str, Any] = {}
-        for name, value in values.items():
-            if name not in cls.model_fields or join(key, name) in problems:
-                continue
-            try:
-                own[name] = validate(value, cls.annotation_of(name))
-            except Misfit as misfit:
-                problems[join(key, name, *misfit.where)] = str(misfit)
-        if problems:
-            raise ConfigError([f"{where}: {problem}" for where, problem in problems.items()])
-        return cls.model_construct(**own)
-
-    @classmethod
     def annotation_of(cls, name: str) -> Any:
         """Return the type of a setting; Any for an unknown name."""
         field = cls.model_fields.get(name)
@@ -184,12 +166,14 @@ class CommandSettings(Settings):
 
     Attributes:
         words: the overrides of the command line or the call, as the user wrote them.
+        options: the options of the command line with which a job finds the same configs.
         config_folders: the folders in which configs are found, in search order.
         only_text: the settings whose texts may not look anything up (``${oc.env:HOME}``).
     """
 
     only_text: ClassVar[tuple[str, ...]] = ()
     words: tuple[str, ...] = Field(default=(), exclude=True)
+    options: tuple[str, ...] = Field(default=(), exclude=True)
     config_folders: tuple[Path, ...] = Field(default=(), exclude=True)
 
     @property
@@ -377,6 +361,14 @@ class ClusterSettings(Settings):
 
 
 _CLUSTER = "slurm: submit each job to a cluster; null: run on this machine"
+
+
+class JobsSettings(Settings):
+    """The settings that say where the points of a sweep run; every command accepts them with ``-m``."""
+
+    jobs: SmallCount = 1
+    cluster: ClusterSettings | None = None
+    cache_dir: str | None = None
 
 
 class _Training(_WithRuns):

@@ -14,7 +14,6 @@ from typing import Any
 
 from lmtransfer.config.component import arguments_of, is_component, resolve
 from lmtransfer.config.paths import PATH_SETTINGS
-from lmtransfer.config.plain import to_plain
 from lmtransfer.config.revisions import split_revision
 from lmtransfer.config.sweep_names import sweep_name
 from lmtransfer.config.types import Source
@@ -119,12 +118,8 @@ def without_hub(value: Any) -> Any:
     return replace_sources(value, lambda source, named: None if "hub" in source.kinds else named)
 
 
-def named_by_user(settings: Any, command: str) -> Callable[[], tuple[list[Path], list[str]]]:
-    """Return a function that lists the paths, and the names on the hub and addresses, in a command's settings.
-
-    The settings are copied now, before anything of a run is written to them.
-    """
-    values, _ = to_plain(settings, "")
+def named_by_user(values: Mapping[str, Any], command: str) -> Callable[[], tuple[list[Path], list[str]]]:
+    """Return a function that lists the paths, and the names on the hub and addresses, in a command's plain settings."""
 
     def named() -> tuple[list[Path], list[str]]:
         data_root = values.get("data_root")

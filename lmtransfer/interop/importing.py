@@ -28,7 +28,6 @@ from torch import Tensor, nn
 
 from lmtransfer.config import paths
 from lmtransfer.config.component import build
-from lmtransfer.config.config_files import built_in_node, group_config
 from lmtransfer.data.corpora.text_files import source_digest
 from lmtransfer.data.token_cache import make_once
 from lmtransfer.errors import CheckpointError
@@ -36,6 +35,8 @@ from lmtransfer.interop.added_tokens import add_words, extend_weights
 from lmtransfer.interop.published_folder import COMMIT, PublishedFolder
 from lmtransfer.interop.reading import read_published
 from lmtransfer.interop.tokenizers.tokenizer_files import read_object, read_tokenizer
+from lmtransfer.launch.composing import built_in_node
+from lmtransfer.launch.config_files import group_config
 from lmtransfer.models.base import Direction, Encoder, shapes_only
 from lmtransfer.objectives.base import Objective, shared_attention
 from lmtransfer.objectives.learner import PretrainingLearner

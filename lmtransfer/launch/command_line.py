@@ -14,16 +14,17 @@ from typing import Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.types import RunMode
 
-from lmtransfer.config import command_help, config_files, overrides, paths
-from lmtransfer.config.composing import REFUSALS, compose_files, diagnose, quote_texts, running_config
-from lmtransfer.config.config_files import drop_null_groups
-from lmtransfer.config.overrides import CommandLine
-from lmtransfer.config.short_forms import expand_task_groups
+from lmtransfer.config import paths
 from lmtransfer.config.sweep_names import as_point
 from lmtransfer.errors import ConfigError
+from lmtransfer.launch import command_help, config_files, overrides
+from lmtransfer.launch.composing import compose, quote_texts, refusal
+from lmtransfer.launch.config_files import drop_null_groups
+from lmtransfer.launch.overrides import CommandLine
+from lmtransfer.launch.refusals import REFUSALS
 from lmtransfer.launch.run_once import run_once
+from lmtransfer.launch.short_forms import expand_task_groups
 from lmtransfer.launch.sweep import run_sweep
 
 #: Hydra supports one running command per process, so calls from several threads wait for each other.
@@ -47,11 +48,11 @@ def run_command(command: str, words: Sequence[str]) -> int:
         _answer(command, line, expanded, folders)
         return 0
     if not (line.is_sweep or _recipe_sweeps(command, line, settings, folders)):
-        with running_config(command, settings, primary=line.config_name, config_dir=line.config_dir) as cfg:
-            if line.point is not None or HydraConfig.get().mode != RunMode.MULTIRUN:
-                with as_point(line.point):
-                    run_once(command, cfg)
-                return 0
+        composed = compose(command, settings, config_name=line.config_name, config_dir=line.config_dir)
+        if line.point is not None or not composed.is_sweep:
+            with as_point(line.point):
+                run_once(composed)
+            return 0
     return run_sweep(command, line, expanded, folders)
 
 
@@ -61,10 +62,9 @@ def _recipe_sweeps(command: str, line: CommandLine, words: Sequence[str], folder
         if not any(overrides.parse(word).is_sweep_override() for word in words):
             return False
         first = overrides.first_values(words, folders)
-        cfg = compose_files(line.config_name or command, first, config_dir=line.config_dir)
-    except (ConfigError, *REFUSALS):
+        return compose(command, first, config_name=line.config_name, config_dir=line.config_dir).is_sweep
+    except ConfigError:
         return False  # composing the configuration raises the same error
-    return bool(cfg.hydra.mode == RunMode.MULTIRUN)
 
 
 def _answer(command: str, line: CommandLine, words: Sequence[str], folders: Sequence[Path]) -> None:
@@ -81,9 +81,7 @@ def _answer(command: str, line: CommandLine, words: Sequence[str], folders: Sequ
             first = overrides.first_values(words, folders) if line.is_sweep else words
             print(command_help.page(command, first, primary=primary, config_dir=line.config_dir))
     except REFUSALS as error:
-        raise diagnose(
-            error, command=primary, words=words, config_dir=line.config_dir, is_sweep=line.is_sweep
-        ) from error
+        raise refusal(error, command, words, line.config_name, line.config_dir, is_sweep=line.is_sweep) from error
     finally:
         HydraConfig.instance().cfg = None
         sys.argv = saved
@@ -110,12 +108,12 @@ def call_command(command: str, line: CommandLine, **arguments: Any) -> Any:
                 f"{' '.join([*line.options, *words])}: a call performs one run, without sweeps, options and Hydra "
                 f"settings; call {command} once for each value, or use the command line"
             )
-        with running_config(command, words, config_dir=line.config_dir) as cfg:
-            if HydraConfig.get().mode == RunMode.MULTIRUN:
-                raise ConfigError(
-                    "hydra.mode: a config asks for a sweep, but a call performs one run: use -m on the command line"
-                )
-            return run_once(command, cfg, **arguments)
+        composed = compose(command, words, config_dir=line.config_dir)
+        if composed.is_sweep:
+            raise ConfigError(
+                "hydra.mode: a config asks for a sweep, but a call performs one run: use -m on the command line"
+            )
+        return run_once(composed, **arguments)
 
 
 def _is_plain(word: str) -> bool:
@@ -129,14 +127,13 @@ def _is_plain(word: str) -> bool:
 
 def overrides_and_folders(command: str, line: CommandLine) -> tuple[list[str], list[Path]]:
     """Return the overrides of a command line in Hydra's form, and the folders with configs."""
-    folders = [paths.conf_dir()]
+    folders = paths.config_folders(line.config_dir)
     if line.config_dir is not None:
         _check_config_dir(Path(line.config_dir))
-        folders.append(Path(line.config_dir))
     words = [*_bare_words(command, line.bare), *line.overrides]
     if line.config_dir is not None:
         config_files.check_yaml_files(Path(line.config_dir), words, line.config_name or command)
-    words = drop_null_groups(words, primary=line.config_name or command, folders=folders)
+    words = drop_null_groups(words, primary=line.config_name or command, config_dir=line.config_dir)
     overrides.check_overrides(words, folders)
     return words, folders
 

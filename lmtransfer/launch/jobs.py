@@ -14,13 +14,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hydra.core.hydra_config import HydraConfig
 from rich.text import Text
 
-from lmtransfer.config.config_files import config_folders, own_folder
-from lmtransfer.config.overrides import command_line_overrides, key_of, override_keys
 from lmtransfer.config.settings import ClusterSettings
 from lmtransfer.errors import ConfigError, Interrupted, RunDirectoryError
+from lmtransfer.launch.overrides import key_of
 from lmtransfer.launch.processes import LocalProcess, Process, check_cluster, submit
 from lmtransfer.runs.create_or_resume import writer
 from lmtransfer.system import ranks
@@ -69,7 +67,7 @@ class Job:
 
     def words(self, *extra: str) -> tuple[str, ...]:
         """Return the command line, including the ``extra`` settings that the job does not set itself."""
-        own = override_keys(self.overrides)
+        own = {key_of(word) for word in self.overrides}
         return (self.command, *self.overrides, *(word for word in extra if word.partition("=")[0] not in own))
 
 
@@ -96,26 +94,20 @@ class Place:
         jobs: int,
         cluster: ClusterSettings | None,
         *,
+        options: tuple[str, ...],
         cache_dir: str | None,
-        command: str | None = None,
         threads: int | None = None,
     ) -> Place:
         """Build the place from a command's ``jobs`` and ``cluster``.
 
         Args:
-            command: name of the command, if the jobs are parts of it; None if the jobs are other commands.
             threads: the command's ``hardware.threads``; null gives each job its share of the cores.
         """
         if (jobs > 1 or cluster is not None) and ranks.world_size() > 1:
             raise ConfigError("jobs and cluster start their own processes: leave both out under torchrun")
         if cluster is not None:
             check_cluster(cluster)
-        folder = own_folder(config_folders())
-        options = [] if folder is None else ["-cd", folder]
-        if command is not None and HydraConfig.initialized():
-            primary = HydraConfig.get().job.config_name
-            options += ["--config-name", str(primary)] if primary not in (None, command) else []
-        return cls(jobs, cluster, tuple(options), shares_cores=threads is None, cache_dir=cache_dir)
+        return cls(jobs, cluster, options, shares_cores=threads is None, cache_dir=cache_dir)
 
     @property
     def is_here(self) -> bool:
@@ -283,16 +275,17 @@ class _Runner:
         self._console.print(f"{self._heading(job)}: {what}", markup=False, soft_wrap=True)
 
 
-def inherit_overrides(root: Path | str, name: str, *own: str) -> tuple[str, ...]:
-    """Return the running command's overrides, for a job that performs a part of this command.
+def inherit_overrides(words: Sequence[str], root: Path | str, name: str, *own: str) -> tuple[str, ...]:
+    """Return a command's overrides, for a job that performs a part of this command.
 
     Args:
+        words: the overrides of the command.
         own: settings specific to the part.
     """
     own = (f"output_root={Path(root).absolute()}", f"name={name}", "resume=true", *own)
-    replaced = {*override_keys(own), "jobs", "part", "cluster"}
-    words = [word for word in command_line_overrides() if key_of(word) not in replaced]
-    return (*(word for word in words if not key_of(word).startswith("cluster.")), *own)
+    replaced = {*map(key_of, own), "jobs", "part", "cluster"}
+    kept = [word for word in words if key_of(word) not in replaced and not key_of(word).startswith("cluster.")]
+    return (*kept, *own)
 
 
 def last_message(log: Path) -> str:

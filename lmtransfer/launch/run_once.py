@@ -1,97 +1,89 @@
-"""A single execution of a composed command. Settings errors and machine errors become messages for the user."""
+"""A single execution of a composed command. Machine errors become messages for the user."""
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from types import ModuleType
-from typing import Any, cast
+from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import InterpolationResolutionError, MissingMandatoryValue, OmegaConfBaseException
-
+from lmtransfer.config.budget import settle
 from lmtransfer.config.check import read_settings
-from lmtransfer.config.composing import command_config
-from lmtransfer.config.config_files import config_folders, reference_config
-from lmtransfer.config.effective import complete_values
-from lmtransfer.config.overrides import command_line_overrides
-from lmtransfer.config.plain import to_plain
+from lmtransfer.config.paths import expand_home
 from lmtransfer.config.settings import COMMANDS, CommandSettings
 from lmtransfer.config.sources import named_by_user
-from lmtransfer.errors import ConfigError
+from lmtransfer.launch import overrides
+from lmtransfer.launch.composing import Composed, compose
+from lmtransfer.launch.config_files import drop_null_groups, primary_config, reference_config
 from lmtransfer.runs.create_or_resume import remove_failed_starts
 from lmtransfer.system import door, machine
 
 
-def run_once(command: str, cfg: DictConfig, **arguments: Any) -> Any:
+def run_once(composed: Composed, **arguments: Any) -> Any:
     """Run a command once."""
+    settings = settings_of(composed)
     try:
-        return run_as_is(command, cfg, **arguments)
+        return run_as_is(settings, composed.command, **arguments)
     except Exception as error:
-        described = to_user_error(error, cfg)
-        if described is error:
+        described = machine.fault(error, settings.plain())
+        if described is None:
             raise
         raise described from error
 
 
-def run_as_is(command: str, cfg: DictConfig, **arguments: Any) -> Any:
-    """Run a command like ``run_once``, but raise settings errors and machine errors unchanged."""
-    complete_values(cfg, command)
-    with door.command(named_by_user(cfg, command), has_trust="trust" in cfg), remove_failed_starts():
-        return module_of(command).run(settings_of(command, cfg), **arguments)
+def run_as_is(settings: CommandSettings, command: str, **arguments: Any) -> Any:
+    """Run a command like ``run_once``, but raise machine errors unchanged."""
+    with command_door(settings, command), remove_failed_starts():
+        return module_of(command).run(settings, **arguments)
 
 
-def settings_of(command: str, cfg: DictConfig) -> CommandSettings:
-    """Check a completed configuration, and return it as the settings of the command."""
-    values, problems = to_plain(cfg, "")
-    return read_settings(
+def command_door(settings: CommandSettings, command: str) -> AbstractContextManager[None]:
+    """Open the door to what the user names in the settings of a command."""
+    return door.command(named_by_user(settings.plain(), command), has_trust=hasattr(settings, "trust"))
+
+
+def settings_of(composed: Composed) -> CommandSettings:
+    """Check a composed configuration, and return it as the settings of its command."""
+    command = composed.command
+    values, problems = composed.plain()
+    settings = read_settings(
         COMMANDS[command],
-        values,
+        expand_home(values),
         command=command,
-        known=reference_config(command),
+        known=reference_config(command, composed.choices, composed.folders),
         problems=problems,
-        words=command_line_overrides(),
-        config_folders=config_folders(),
     )
+    origin = {"words": composed.words, "options": composed.options, "config_folders": tuple(composed.folders)}
+    return settle(settings.model_copy(update=origin), primary_config(command))
 
 
 def command_settings(command: str, words: Sequence[str], *, config_dir: str | None = None) -> CommandSettings:
     """Return the settings of ``lmtransfer <command> <words>``."""
-    with command_config(command, words, config_dir=config_dir) as cfg:
-        return settings_of(command, cfg)
+    return settings_of(compose_words(command, words, config_dir=config_dir))
+
+
+def compose_words(command: str, words: Sequence[str], *, config_dir: str | None = None) -> Composed:
+    """Compose ``lmtransfer <command> <words>``, whose words are as the user types them."""
+    typed = overrides.read(words).overrides
+    return compose(command, drop_null_groups(typed, primary=command, config_dir=config_dir), config_dir=config_dir)
 
 
 def checked_settings(command: str, words: Sequence[str], *, config_dir: str | None = None) -> CommandSettings:
     """Return settings like ``command_settings``, after the command's own check."""
-    with command_config(command, words, config_dir=config_dir) as cfg:
-        settings = settings_of(command, cfg)
-        if (check := settings_check(command)) is not None:
+    settings = command_settings(command, words, config_dir=config_dir)
+    check_settings(settings, command)
+    return settings
+
+
+def check_settings(settings: CommandSettings, command: str) -> None:
+    """Perform a command's own check of its settings, if it has one."""
+    check: Callable[[Any], object] | None = getattr(module_of(command), "check_settings", None)
+    if check is not None:
+        with command_door(settings, command):
             check(settings)
-        return settings
 
 
 def module_of(command: str) -> ModuleType:
     """Import the module with the command's ``run``."""
     return importlib.import_module(f"lmtransfer.commands.{command}")
-
-
-def settings_check(command: str) -> Callable[[Any], object] | None:
-    """Return the function that checks a command's settings before work starts; None if it checks them as it runs."""
-    return getattr(module_of(command), "check_settings", None)
-
-
-def to_user_error(error: Exception, cfg: DictConfig) -> Exception:
-    """Turn a missing value, a broken reference or a machine error into an error for the user; return others as is."""
-    if isinstance(error, (MissingMandatoryValue, InterpolationResolutionError)):
-        where = f"{error.full_key}: " if error.full_key else ""
-        described = ConfigError(where + str(error).splitlines()[0])
-        described.__cause__ = error
-        return described
-    return machine.fault(error, _plain(cfg)) or error
-
-
-def _plain(cfg: DictConfig) -> dict[str, Any]:
-    try:
-        return cast("dict[str, Any]", OmegaConf.to_container(cfg, resolve=True))
-    except OmegaConfBaseException:
-        return cast("dict[str, Any]", OmegaConf.to_container(cfg, resolve=False))

@@ -11,29 +11,24 @@ import math
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.types import Override
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
-from lmtransfer.config import overrides
-from lmtransfer.config.composing import quote_texts, running_config
-from lmtransfer.config.config_files import primary_config
-from lmtransfer.config.effective import complete_values
-from lmtransfer.config.overrides import CommandLine, key_of
-from lmtransfer.config.settings import ClusterSettings, Settings
-from lmtransfer.config.sources import named_by_user
+from lmtransfer.config.check import read_group
+from lmtransfer.config.settings import CommandSettings, JobsSettings
 from lmtransfer.config.sweep_names import as_point, point_suffix, sweep_name
-from lmtransfer.config.types import SmallCount
 from lmtransfer.errors import ConfigError, Interrupted, LmtransferError
+from lmtransfer.launch import overrides
+from lmtransfer.launch.composing import Composed, compose, quote_texts
+from lmtransfer.launch.config_files import primary_config
 from lmtransfer.launch.jobs import Job, Place, run_jobs
-from lmtransfer.launch.run_once import run_as_is, settings_check, settings_of, to_user_error
-from lmtransfer.system import door, machine
+from lmtransfer.launch.overrides import CommandLine, key_of
+from lmtransfer.launch.plain import to_plain
+from lmtransfer.launch.run_once import check_settings, run_as_is, settings_of
+from lmtransfer.system import machine
 from lmtransfer.system.console import Console
 from lmtransfer.system.printable import duration, time_unit
 
@@ -54,6 +49,7 @@ class Point:
         words: the overrides of the command that performs the run.
         distinct: the swept overrides except ``name``, which distinguish the run's name from those of other points.
         label: all swept overrides, for the user.
+        settings: the settings of the run, once they are checked.
         log: the output of the run, if it runs as a job.
         folder: the run directory to expect; None if the command does not write one with a known name.
         run_dir: the run directory, once it exists.
@@ -64,6 +60,7 @@ class Point:
     words: tuple[str, ...]
     distinct: str
     label: str
+    settings: CommandSettings | None = None
     log: Path = Path()
     folder: Path | None = None
     run_dir: Path | None = None
@@ -91,18 +88,12 @@ def run_sweep(command: str, line: CommandLine, words: Sequence[str], folders: Se
     return sweep.close()
 
 
-class _PlaceSettings(Settings):
-    jobs: SmallCount = 1
-    cluster: ClusterSettings | None = None
-    cache_dir: str | None = None
-
-
 class _Sweep:
     def __init__(self, command: str, line: CommandLine, words: Sequence[str], folders: Sequence[Path]) -> None:
         self._command, self._folders = command, folders
         self._is_training = command in _TRAINING
-        self._primary, self._config_dir = line.config_name or command, line.config_dir
-        self._words = quote_texts(words, command=self._primary, config_dir=self._config_dir)
+        self._config_name, self._config_dir = line.config_name, line.config_dir
+        self._words = quote_texts(words, command=line.config_name or command, config_dir=line.config_dir)
         _check_single([overrides.parse(word) for word in self._words])
         where = [word for word in self._words if _says_where(word)]
         if swept := [word for word in where if overrides.parse(word).is_sweep_override()]:
@@ -114,50 +105,48 @@ class _Sweep:
         """Work out the points and the place where they run; every command accepts ``jobs`` and ``cluster`` here."""
         new = {"jobs", "cluster"} - primary_config(self._command).keys()
         words = [f"+{word}" if word.partition("=")[0] in new else word for word in self._words]
-        with self._config(overrides.first_values(words, self._folders), sweep=words) as cfg:
-            chosen = _PlaceSettings.from_config(OmegaConf.masked_copy(cfg, ["jobs", "cluster", "cache_dir"]))
-            place = Place.of(
-                chosen.jobs,
-                chosen.cluster,
-                cache_dir=chosen.cache_dir,
-                command=self._command,
-                threads=OmegaConf.select(cfg, "hardware.threads", default=1, throw_on_resolution_failure=False),
-            )
-            params: Any = OmegaConf.to_container(HydraConfig.get().sweeper.params or OmegaConf.create(), resolve=False)
-        points = make_points(params, [word for word in self._words if word not in where], self._folders)
-        with self._config(points[0].words) as cfg:  # a recipe can also say where the points run
-            own = ["jobs=1"] if cfg.get("jobs", 1) != 1 else []
-            own += ["~cluster"] if cfg.get("cluster") is not None else []
+        composed = self._compose(overrides.first_values(words, self._folders), sweep=words)
+        values, _ = to_plain(composed.config)
+        own = {name: values[name] for name in ("jobs", "cluster", "cache_dir") if name in values}
+        chosen = read_group(JobsSettings, own, key="")
+        place = Place.of(
+            chosen.jobs,
+            chosen.cluster,
+            options=composed.options,
+            cache_dir=chosen.cache_dir,
+            threads=(values.get("hardware") or {"threads": 1}).get("threads"),
+        )
+        points = make_points(composed.swept, [word for word in self._words if word not in where], self._folders)
+        config = self._compose(points[0].words).config  # a recipe can also say where the points run
+        here = ["jobs=1"] if config.get("jobs", 1) != 1 else []
+        here += ["~cluster"] if config.get("cluster") is not None else []
         for point in points:
-            point.words += tuple(own)
+            point.words += tuple(here)
         return points, place
 
-    def _config(self, words: Sequence[str], *, sweep: Sequence[str] = ()) -> AbstractContextManager[DictConfig]:
-        sweep = sweep or self._words
-        return running_config(self._command, words, primary=self._primary, config_dir=self._config_dir, sweep=sweep)
+    def _compose(self, words: Sequence[str], *, sweep: Sequence[str] = ()) -> Composed:
+        names = {"config_name": self._config_name, "config_dir": self._config_dir}
+        return compose(self._command, words, **names, sweep=sweep or self._words)
 
     def _check(self) -> None:
-        """Compose and check every point before the first one starts."""
-        check = settings_check(self._command)
+        """Check the settings of every point before the first one starts."""
         labels_of: dict[str, list[str]] = {}
         for point in self._points:
-            with self._config(point.words) as cfg, as_point(point.distinct):
-                try:
-                    if check is not None:
-                        complete_values(cfg, self._command)
-                        with door.command(named_by_user(cfg, self._command), has_trust="trust" in cfg):
-                            check(settings_of(self._command, cfg))
-                except LmtransferError as error:
-                    label = " ".join(word for word in point.words if word not in self._words)
-                    for problem in error.problems if isinstance(error, ConfigError) else [str(error)]:
-                        labels_of.setdefault(problem, []).append(label)
-                self._place_outputs(point, cfg)
+            try:
+                with as_point(point.distinct):
+                    point.settings = settings_of(self._compose(point.words))
+                    check_settings(point.settings, self._command)
+                    self._place_outputs(point, point.settings)
+            except LmtransferError as error:
+                label = " ".join(word for word in point.words if word not in self._words)
+                for problem in error.problems if isinstance(error, ConfigError) else [str(error)]:
+                    labels_of.setdefault(problem, []).append(label)
         if labels_of:
             total = len(self._points)
             raise ConfigError([_in_points(problem, labels, total) for problem, labels in labels_of.items()])
 
-    def _place_outputs(self, point: Point, cfg: DictConfig) -> None:
-        root, name = (_value(cfg, key) for key in ("output_root", "name"))
+    def _place_outputs(self, point: Point, settings: CommandSettings) -> None:
+        root, name = getattr(settings, "output_root", None), getattr(settings, "name", None)
         folder = Path(root or "runs").absolute() / self._command
         point.label = point.label or (f"name={name}" if name else self._command)
         if root and name:
@@ -180,19 +169,20 @@ class _Sweep:
         number = self._points.index(point) + 1
         print(f"\nsweep, run {number}: {point.label} ({progress_line(self._points)})", flush=True)
         start_time, was_finished = time.monotonic(), self._is_finished(point)
-        with self._config(point.words) as cfg, as_point(point.distinct):
-            try:
-                returned = run_as_is(self._command, cfg)
-                expected = point.folder if point.folder is not None and point.folder.is_dir() else None
-                point.run_dir = returned if isinstance(returned, Path) else expected
-            except (Interrupted, KeyboardInterrupt):
-                raise
-            except Exception as raised:
-                described = to_user_error(raised, cfg)
-                is_bug = not isinstance(described, LmtransferError)
-                point.error = f"{type(raised).__name__}: {raised}" if is_bug else str(described)
-                bug = machine.bug(raised, [self._command, *point.words]) if is_bug else described
-                print(f"lmtransfer: {bug}", file=sys.stderr)
+        assert point.settings is not None  # it has been checked
+        try:
+            with as_point(point.distinct):
+                returned = run_as_is(point.settings, self._command)
+            expected = point.folder if point.folder is not None and point.folder.is_dir() else None
+            point.run_dir = returned if isinstance(returned, Path) else expected
+        except (Interrupted, KeyboardInterrupt):
+            raise
+        except Exception as raised:
+            described = machine.fault(raised, point.settings.plain()) or raised
+            is_bug = not isinstance(described, LmtransferError)
+            point.error = f"{type(raised).__name__}: {raised}" if is_bug else str(described)
+            bug = machine.bug(raised, [self._command, *point.words]) if is_bug else described
+            print(f"lmtransfer: {bug}", file=sys.stderr)
         point.seconds = None if was_finished else time.monotonic() - start_time
         point.has_ended = True
         print_progress(self._points)
@@ -244,14 +234,6 @@ class _Sweep:
 
 def _says_where(word: str) -> bool:
     return key_of(word).partition(".")[0] in ("jobs", "cluster")
-
-
-def _value(cfg: DictConfig, key: str) -> str:
-    try:
-        value = cfg.get(key)
-    except OmegaConfBaseException:  # a broken reference, which the command reports
-        value = None
-    return "" if value is None else str(value)
 
 
 def _in_points(problem: str, labels: Sequence[str], total: int) -> str:

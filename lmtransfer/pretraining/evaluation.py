@@ -13,6 +13,7 @@ import numpy as np
 from rich import box
 from rich.table import Table
 
+from lmtransfer.config.check import read_group
 from lmtransfer.config.settings import EvaluateSettings, TrainSettings
 from lmtransfer.config.sources import with_absolute_paths
 from lmtransfer.config.sweep_names import in_sweep, sweep_name
@@ -165,7 +166,7 @@ def evaluate_pretrained(settings: EvaluateSettings) -> Path:
             data = PretrainingData(
                 measurement.text,
                 measurement.parts,
-                train=TrainSettings.from_config(saved.config.get("train") or _TRAIN, key="train"),
+                train=read_group(TrainSettings, saved.config.get("train") or _TRAIN, key="train"),
                 hardware=hardware,
                 seed=0,
             )

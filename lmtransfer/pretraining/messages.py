@@ -7,7 +7,7 @@ from pathlib import Path
 from rich import box
 from rich.table import Table
 
-from lmtransfer.config.effective import KINDS
+from lmtransfer.config.budget import KINDS
 from lmtransfer.config.revisions import count_text, with_revision
 from lmtransfer.pretraining.build import PretrainingParts
 from lmtransfer.pretraining.counted_embeddings import Start

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Sequence
 
-from lmtransfer.config.effective import KINDS
+from lmtransfer.config.budget import KINDS
 from lmtransfer.config.phases import Phase
 from lmtransfer.config.revisions import count_text, read_count
 from lmtransfer.config.settings import TrainSettings

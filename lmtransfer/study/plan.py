@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from lmtransfer.config.effective import KINDS
+from lmtransfer.config.budget import KINDS
 from lmtransfer.config.nearest import hint
-from lmtransfer.config.overrides import is_hydra_setting, key_of, override_keys
 from lmtransfer.config.settings import StudySettings
 from lmtransfer.errors import ConfigError
 from lmtransfer.launch.jobs import Job
+from lmtransfer.launch.overrides import is_hydra_setting, key_of
 
 YAxis = Literal["score", "loss", "layer_weights"]
 Lines = Literal["transfer", "recipe", "task", "method", "model"]
@@ -307,7 +307,7 @@ def _overrides(value: Any, where: str, problems: list[str]) -> list[str]:
 
 def _with_own(shared: Sequence[str], own: Sequence[str]) -> list[str]:
     """Combine the shared overrides with the run's own, which take precedence for the same key or a budget."""
-    keys = override_keys(own)
+    keys = {*map(key_of, own)}
     budgets = {f"train.{kind}" for kind in KINDS}
     if keys & budgets:
         keys |= budgets

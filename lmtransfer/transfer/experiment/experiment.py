@@ -199,7 +199,7 @@ class Experiment:
         return Job(
             f"{part.title}{rate}",
             self.command,
-            inherit_overrides(root, str(run.relative_to(root / self.command)), f"part={name}"),
+            inherit_overrides(self.settings.words, root, str(run.relative_to(root / self.command)), f"part={name}"),
             run / f"{name}{suffix}",
             run / "logs" / f"{name.replace('/', '-')}.log",
         )

@@ -1,4 +1,4 @@
-"""Converts config nodes to plain data, and finds every missing value and broken interpolation."""
+"""Plain data in, and out of, Hydra's configs."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from typing import Any
 from omegaconf import DictConfig, ListConfig
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
+from lmtransfer.config.component import BROKEN
 from lmtransfer.system.validation import join
 
+#: A reference that reads a value of this machine, such as ``${oc.env:HOME}``.
+LOOK_UP = re.compile(r"\$\{[^{}]*:")
 _INTERPOLATION = re.compile(r"(\\*)\$\{")
 
 
@@ -29,25 +32,11 @@ def literal(value: Any) -> Any:
     return value
 
 
-class _Broken:
-    """Stands for a value that is missing or cannot be resolved, which is reported separately."""
+def to_plain(node: DictConfig | ListConfig, key: str = "") -> tuple[Any, dict[str, str]]:
+    """Convert a node to dicts, lists and scalars; an environment variable that is empty is None, as if it were not set.
 
-    def __repr__(self) -> str:
-        return "..."
-
-
-BROKEN = _Broken()
-
-
-def is_broken(value: Any) -> bool:
-    """Whether plain data is ``BROKEN`` or contains it."""
-    if isinstance(value, dict | list):
-        return any(is_broken(item) for item in (value.values() if isinstance(value, dict) else value))
-    return value is BROKEN
-
-
-def to_plain(node: Any, key: str) -> tuple[Any, dict[str, str]]:
-    """Convert a node to dicts, lists and scalars.
+    Args:
+        key: full key of the node.
 
     Returns:
         The data, with ``BROKEN`` in place of each value that has a problem, and the problems, keyed by full key.
@@ -63,21 +52,14 @@ def to_plain(node: Any, key: str) -> tuple[Any, dict[str, str]]:
         except OmegaConfBaseException as error:
             problems[key] = f"cannot be resolved: {str(error).splitlines()[0]}"
             return BROKEN
-        return walk(value, key)
+        is_unset = value == "" and str(container._get_node(name)._value()).startswith("${oc.env:")
+        return None if is_unset else walk(value, key)
 
     def walk(value: Any, key: str) -> Any:
         if isinstance(value, DictConfig):
-            if value._is_none():
-                return None
-            return {name: plain(value, name, join(key, name)) for name in value}
+            return None if value._is_none() else {name: plain(value, name, join(key, name)) for name in value}
         if isinstance(value, ListConfig):
-            if value._is_none():
-                return None
-            return [plain(value, index, join(key, index)) for index in range(len(value))]
-        if isinstance(value, dict):  # it may contain nodes
-            return {name: walk(item, join(key, name)) for name, item in value.items()}
-        if isinstance(value, list):
-            return [walk(item, join(key, index)) for index, item in enumerate(value)]
+            return None if value._is_none() else [plain(value, i, join(key, i)) for i in range(len(value))]
         return value
 
     return walk(node, key), problems

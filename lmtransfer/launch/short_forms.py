@@ -8,18 +8,19 @@ from typing import Any
 
 from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 
-from lmtransfer.config import config_files, paths
-from lmtransfer.config.config_files import config_folders, group_config
+from lmtransfer.config import paths
 from lmtransfer.config.nearest import hint
-from lmtransfer.config.plain import literal
 from lmtransfer.errors import ConfigError
+from lmtransfer.launch import config_files
+from lmtransfer.launch.config_files import group_config
+from lmtransfer.launch.plain import literal
 from lmtransfer.system.machine import is_address
 
 _GROUP_OF_TASKS = "lmtransfer.tasks.base.TaskGroup"
 _CORPUS_OF_FILES = "lmtransfer.data.corpora.corpus.FileCorpus"
 
 
-def expand_parts(cfg: DictConfig) -> None:
+def expand_parts(cfg: DictConfig, folders: Sequence[Path]) -> None:
     """Replace the names in ``corpus.parts`` with the corpora that they stand for.
 
     ``corpus.parts=[enwiki,fra]`` uses the corpora with those names; ``{english: enwiki, french: my/fr}`` renames the
@@ -42,7 +43,6 @@ def expand_parts(cfg: DictConfig) -> None:
         raise ConfigError(
             f"corpus.parts={parts} must be a list such as [enwiki,fra], or a mapping {{name: corpus, ...}}"
         )
-    folders = config_folders()
     problems: list[str] = []
     corpora = {name: _find_corpus(name, part, folders, problems) for name, part in nodes.items()}
     if problems:
@@ -51,7 +51,7 @@ def expand_parts(cfg: DictConfig) -> None:
         corpus.parts = corpora
 
 
-def _find_corpus(name: str, part: Any, folders: list[Path], problems: list[str]) -> Any:
+def _find_corpus(name: str, part: Any, folders: Sequence[Path], problems: list[str]) -> Any:
     if isinstance(part, DictConfig):
         return part
     path = paths.find(f"corpus/{part}.yaml", folders)
@@ -66,13 +66,12 @@ def _find_corpus(name: str, part: Any, folders: list[Path], problems: list[str])
     return None
 
 
-def expand_overlap(cfg: DictConfig) -> None:
+def expand_overlap(cfg: DictConfig, folders: Sequence[Path]) -> None:
     """Replace the names in ``screening.overlap_with`` with tasks, and the files with corpora."""
     screening = cfg.get("screening")
     if not isinstance(screening, DictConfig) or "overlap_with" not in screening:
         return
     tasks = screening.overlap_with
-    folders = config_folders()
     entries = {str(name): tasks[name] for name in tasks} if isinstance(tasks, DictConfig) else _by_name(tasks, folders)
     problems: list[str] = []
     sources = {name: _evaluation_texts(name, entry, folders, problems) for name, entry in entries.items()}
@@ -82,7 +81,7 @@ def expand_overlap(cfg: DictConfig) -> None:
         screening.overlap_with = sources or None
 
 
-def _by_name(tasks: Any, folders: list[Path]) -> dict[str, Any]:
+def _by_name(tasks: Any, folders: Sequence[Path]) -> dict[str, Any]:
     """Map names to tasks and files; a task group is replaced by its tasks."""
     nodes: dict[str, Any] = {}
     for entry in tasks if isinstance(tasks, ListConfig) else [] if tasks is None else [tasks]:
@@ -98,7 +97,7 @@ def _by_name(tasks: Any, folders: list[Path]) -> dict[str, Any]:
     return nodes
 
 
-def _evaluation_texts(name: str, entry: Any, folders: list[Path], problems: list[str]) -> Any:
+def _evaluation_texts(name: str, entry: Any, folders: Sequence[Path], problems: list[str]) -> Any:
     if isinstance(entry, DictConfig):
         return entry
     task = group_config("task", str(entry), folders)

@@ -1,161 +1,42 @@
-"""Composes a command's configuration, and explains why Hydra rejects a command line."""
+"""Explains why Hydra rejects a command line."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hydra import compose, initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
-from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.types import Override, Sweep
 from hydra.errors import HydraException
-from hydra.version import VersionBase
-from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from lmtransfer.config import overrides, paths
+from lmtransfer.config import paths
 from lmtransfer.config.component import Argument, arguments_of, resolve
-from lmtransfer.config.config_files import drop_null_groups
-from lmtransfer.config.effective import complete_values
 from lmtransfer.config.nearest import hint, list_names, nearest_name, translate_key
-from lmtransfer.config.settings import COMMANDS
-from lmtransfer.config.sources import named_by_user
 from lmtransfer.errors import ConfigError
-from lmtransfer.system import door
-from lmtransfer.system.validation import inner_type, is_text
+from lmtransfer.launch import overrides
 
 #: Hydra's errors when it cannot compose.
 REFUSALS = (HydraException, OmegaConfBaseException, ValueError, YAMLError, RecursionError)
 
 
-def compose_files(primary: str | None, words: Sequence[str], *, config_dir: str | None = None) -> DictConfig:
-    """Compose a primary config, if any, with ``key=value`` overrides; Hydra's own settings are under ``hydra``.
-
-    Hydra can compose for only one command at a time; its state is restored afterwards for the caller.
-
-    Raises:
-        HydraException: Hydra rejects the overrides; this can also be another error in ``REFUSALS``.
-    """
-    searched = [] if config_dir is None else [f"hydra.searchpath=[{Path(config_dir).absolute().as_uri()}]"]
-    outer, base = GlobalHydra.instance().hydra, VersionBase.instance().version_base
-    GlobalHydra.instance().clear()
-    try:
-        with initialize_config_dir(config_dir=str(paths.conf_dir()), version_base="1.3"):
-            return compose(primary, overrides=[*words, *searched], return_hydra_config=True)
-    finally:
-        GlobalHydra.instance().clear()
-        VersionBase.instance().version_base = base
-        if outer is not None:
-            GlobalHydra.instance().initialize(outer)
-
-
-@contextmanager
-def running_config(
+def diagnose(
+    error: Exception,
+    *,
     command: str,
     words: Sequence[str],
-    *,
-    primary: str | None = None,
-    config_dir: str | None = None,
-    sweep: Sequence[str] = (),
-) -> Iterator[DictConfig]:
-    """Provide the configuration of ``lmtransfer <command> <words>``, which is the running command inside the block.
-
-    Args:
-        words: ``key=value`` overrides, quoted for Hydra.
-        primary: the name of the command's own config, if it is not the command's name.
-        sweep: the overrides of the sweep that has the command as a point; error messages refer to them.
-    """
-    primary = primary or command
-    words = _quote_choices(words, config_dir)
-    try:
-        cfg = compose_files(primary, words, config_dir=config_dir)
-        typed = _quote_text_values(words, cfg, command)
-        if typed != words:
-            cfg = compose_files(primary, typed, config_dir=config_dir)
-    except REFUSALS as error:
-        given = sweep or words
-        raise diagnose(error, command=primary, words=given, config_dir=config_dir, is_sweep=bool(sweep)) from error
-    before = HydraConfig.instance().cfg
-    try:
-        HydraConfig.instance().set_config(cfg)
-        with open_dict(cfg):
-            del cfg["hydra"]
-        yield cfg
-    finally:
-        HydraConfig.instance().cfg = before
-
-
-def quote_texts(words: Sequence[str], *, command: str, config_dir: str | None) -> list[str]:
-    """Quote the values of text settings in overrides, so that Hydra does not read ``name=1e3`` as 1000.0."""
-    words = _quote_choices(words, config_dir)
-    if not any(overrides.has_number(word) for word in words):
-        return words
-    try:
-        cfg = compose_files(command, overrides.first_values(words, _folders(config_dir)), config_dir=config_dir)
-    except (ConfigError, *REFUSALS):
-        return words  # composing the points raises the same error
-    return _quote_text_values(words, cfg, command)
-
-
-def _quote_choices(words: Sequence[str], config_dir: str | None) -> list[str]:
-    folders = _folders(config_dir)
-    return [
-        overrides.quote_numbers(word) if paths.is_group(overrides.key_of(word), folders) else word for word in words
-    ]
-
-
-def _folders(config_dir: str | None) -> list[Path]:
-    return [paths.conf_dir(), *([Path(config_dir).absolute()] if config_dir else [])]
-
-
-def _quote_text_values(words: Sequence[str], cfg: DictConfig, command: str) -> list[str]:
-    return [
-        overrides.quote_numbers(word)
-        if overrides.has_number(word) and is_text(_annotation(overrides.key_of(word), cfg, command))
-        else word
-        for word in words
-    ]
-
-
-def _annotation(key: str, cfg: DictConfig, command: str) -> Any:
-    """Return the type of a setting, according to its component or to the command's settings."""
-    annotation: Any = COMMANDS.get(command, Any)
-    node: Any = cfg
-    for name in key.split("."):
-        if isinstance(node, DictConfig) and "_target_" in node:
-            argument = _arguments(node["_target_"]).get(name)
-            annotation = Any if argument is None else argument.annotation
-        else:
-            annotation = inner_type(annotation, name)
-        node = node._get_node(name) if isinstance(node, DictConfig) else None
-    return annotation
-
-
-@contextmanager
-def command_config(command: str, words: Sequence[str], *, config_dir: str | None = None) -> Iterator[DictConfig]:
-    """Provide another command's configuration inside the block, as if that command had been run.
-
-    Args:
-        words: ``key=value`` overrides as the user types them.
-    """
-    folders = _folders(config_dir)
-    plain_words = drop_null_groups(overrides.read(words).overrides, primary=command, folders=folders)
-    with running_config(command, plain_words, config_dir=config_dir) as cfg:
-        complete_values(cfg, command)
-        with door.command(named_by_user(cfg, command)):
-            yield cfg
-
-
-def diagnose(
-    error: Exception, *, command: str, words: Sequence[str], config_dir: str | None, is_sweep: bool
+    folders: list[Path],
+    is_sweep: bool,
+    compose: Callable[[Sequence[str]], DictConfig],
 ) -> ConfigError:
-    """Return the error to show in place of Hydra's error."""
-    folders = _folders(config_dir)
+    """Return the error to show in place of Hydra's error.
+
+    Args:
+        compose: composes the command's config with other overrides.
+    """
     problems: list[str] = []
     groups: list[Override] = []
     keys: list[Override] = []
@@ -178,7 +59,7 @@ def diagnose(
         elif not (override.is_add() or override.is_force_add() or override.is_hydra_override()):
             keys.append(override)
     try:
-        reference = compose_files(command, [str(group.input_line) for group in groups], config_dir=config_dir)
+        reference = compose([str(group.input_line) for group in groups])
     except REFUSALS as cause:
         return ConfigError(problems or _explain(error if groups else cause, folders))
     problems.extend(problem for override in keys for problem in _unknown_key(override, reference, command))
@@ -215,7 +96,7 @@ def _unknown_key(override: Override, reference: DictConfig, command: str) -> lis
     text = str(override.input_line)
     exact = parent == key.rpartition(".")[0]
     if exact and "_target_" in node:
-        arguments = _arguments(node["_target_"])
+        arguments = arguments_if_known(node["_target_"])
         last = key.rpartition(".")[2]
         if last in arguments and arguments[last].required:
             return [f"{text}: the command sets {key}; leave it out"]
@@ -241,7 +122,8 @@ def _unknown_key(override: Override, reference: DictConfig, command: str) -> lis
     return [f"{text}: there is no such key; {suggestion}{parent or command} has: {list_names(siblings)}"]
 
 
-def _arguments(target: object) -> Mapping[str, Argument]:
+def arguments_if_known(target: object) -> Mapping[str, Argument]:
+    """Return the arguments of the class that a ``_target_`` names; none if configs may not name it."""
     try:
         return arguments_of(resolve(target))
     except ConfigError:

@@ -14,16 +14,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import cast
 
-from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Glob, Override, Quote, QuotedString
 from hydra.errors import HydraException
-from omegaconf import OmegaConf
 
 from lmtransfer.config import paths
 from lmtransfer.config.nearest import hint, nearest_name, translate_word
-from lmtransfer.config.plain import literal
 from lmtransfer.errors import ConfigError
+from lmtransfer.launch.plain import literal
 from lmtransfer.system.addresses import REMEDY, has_credentials, is_free_text
 
 #: The options of every command, with the number of values ("?" for at most one, which is not an override).
@@ -212,23 +210,9 @@ def _quoted_number(match: re.Match[str]) -> str:
     return match[0] if not word or _number(word) is None else quote(word)
 
 
-def command_line_overrides() -> list[str]:
-    """Return the overrides of the running command, as written; empty if no command is running."""
-    if not HydraConfig.initialized():
-        return []
-    words = OmegaConf.to_container(HydraConfig.get().overrides.task, resolve=False)  # iterating would resolve ${...}
-    assert isinstance(words, list)
-    return [str(word) for word in words]
-
-
 def key_of(override: str) -> str:
     """Return the key that an override sets, adds (``+key=value``) or removes (``~key``)."""
     return override.lstrip("+~").partition("=")[0]
-
-
-def override_keys(overrides: Sequence[str] | None = None) -> set[str]:
-    """Return the keys of some overrides; by default, those of the running command."""
-    return {key_of(override) for override in (command_line_overrides() if overrides is None else overrides)}
 
 
 def parse(override: str) -> Override:

@@ -12,13 +12,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from lmtransfer.config import config_files, paths
-from lmtransfer.config.composing import compose_files
-from lmtransfer.config.config_files import sibling
+from lmtransfer.config import paths
 from lmtransfer.config.settings import COMMANDS
+from lmtransfer.launch import config_files
+from lmtransfer.launch.composing import compose_files
+from lmtransfer.launch.config_files import sibling
 
 _WIDTH = 116
 _COLUMN = 38
@@ -54,8 +54,7 @@ def page(command: str, words: Sequence[str], *, primary: str, config_dir: str | 
         HydraException: Hydra rejects the overrides; this can also be another error in ``REFUSALS``.
     """
     cfg = compose_files(primary, words, config_dir=config_dir)
-    HydraConfig.instance().set_config(cfg)
-    folders = paths.search_folders(cfg.hydra.runtime.config_sources)
+    folders = paths.config_folders(config_dir)
     path = paths.find(f"{command}.yaml", folders)
     text = path.read_text(encoding="utf-8") if path else ""
     lines = leading_comment(text)

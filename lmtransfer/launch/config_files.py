@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml.reader import ReaderError
 
 from lmtransfer.config import paths
-from lmtransfer.config.overrides import hydra_problem
 from lmtransfer.errors import ConfigError
+from lmtransfer.launch.overrides import hydra_problem
 from lmtransfer.system.addresses import REMEDY, keys_with_credentials
 from lmtransfer.system.safe_files import read_bytes, yaml_problem
 
@@ -87,8 +86,9 @@ def primary_config(name: str) -> dict[str, Any]:
     return {_package(group).partition(".")[0]: None for group in groups} | content
 
 
-def drop_null_groups(overrides: Sequence[str], *, primary: str, folders: Sequence[Path]) -> list[str]:
+def drop_null_groups(overrides: Sequence[str], *, primary: str, config_dir: str | None) -> list[str]:
     """Replace ``group=null`` with ``~group``, as Hydra requires; drop overrides of groups that nothing chooses."""
+    folders = paths.config_folders(config_dir)
     path = paths.find(f"{primary}.yaml", folders)
     loaded = OmegaConf.to_container(load(path)) if path else {}
     entries = (loaded.get("defaults") or []) if isinstance(loaded, dict) else []
@@ -120,27 +120,12 @@ def _groups_chosen_by(recipe: str, folders: Sequence[Path]) -> set[str]:
     return packages
 
 
-def own_folder(folders: Sequence[Path]) -> str | None:
-    """Return the user's folder (``--config-dir``) among config folders; None if there is none."""
-    return next((str(folder) for folder in folders if folder.resolve() != paths.conf_dir()), None)
-
-
-def config_folders() -> list[Path]:
-    """Return the config folders of the running command, in search order."""
-    if not HydraConfig.initialized():
-        return [paths.conf_dir()]
-    return paths.search_folders(HydraConfig.get().runtime.config_sources)
-
-
-def reference_config(name: str) -> dict[str, Any]:
+def reference_config(name: str, choices: Mapping[str, str | None], folders: Sequence[Path]) -> dict[str, Any]:
     """Read a command's config file like ``primary_config``, and add the keys of the groups that the user chose."""
     known = primary_config(name)
-    if not HydraConfig.initialized():
-        return known
-    folders, chosen = config_folders(), HydraConfig.get().runtime.choices
-    choices = {_package(str(group)): (str(group), choice) for group, choice in chosen.items()}
-    for package in sorted(choices):
-        group, choice = choices[package]
+    by_package = {_package(group): (group, choice) for group, choice in choices.items()}
+    for package in sorted(by_package):
+        group, choice = by_package[package]
         if isinstance(choice, str) and not group.startswith("hydra/"):
             _put(known, package.split("."), group_config(group.partition("@")[0], choice, folders))
     return known
@@ -160,39 +145,6 @@ def group_config(group: str, choice: str, folders: Sequence[Path]) -> dict[str, 
     for base in bases:
         inherited |= group_config(group, sibling(choice, base), folders) or {}
     return inherited | {_package(inner).partition(".")[0]: None for inner in groups} | content
-
-
-def built_in_node(group: str, choice: str, **changes: Any) -> dict[str, Any]:
-    """Return the node that a built-in file and its defaults list make on their own, with references resolved.
-
-    Args:
-        changes: values that replace those of the files before references are resolved.
-    """
-    node = OmegaConf.merge(_with_defaults(group, choice, {}), changes)
-    resolved: Any = OmegaConf.to_container(OmegaConf.create({group: node}), resolve=True)
-    content: dict[str, Any] = resolved[group]
-    return content
-
-
-def _with_defaults(group: str, choice: str, overriding: Mapping[str, str]) -> DictConfig:
-    """Merge a built-in file with the files in its defaults list, whose last entry is ``_self_``.
-
-    Args:
-        overriding: the choices of inner groups that the files built on this one prefer to its own.
-    """
-    own = load(paths.conf_dir() / group / f"{choice}.yaml")
-    entries = own.pop("defaults", [])
-    chosen = {str(name): inner for entry in entries if isinstance(entry, DictConfig) for name, inner in entry.items()}
-    prefix = "override "
-    overridden = {name.removeprefix(prefix): chosen[name] for name in chosen if name.startswith(prefix)}
-    overriding = {**overridden, **overriding}
-    parts = [_with_defaults(group, base, overriding) for base in entries if isinstance(base, str) and base != "_self_"]
-    for name in (name for name in chosen if not name.startswith(prefix)):
-        inner = _with_defaults(f"{group}/{name}", overriding.get(name, chosen[name]), {})
-        parts.append(OmegaConf.create({name: inner}))
-    merged = OmegaConf.merge(*parts, own)
-    assert isinstance(merged, DictConfig)
-    return merged
 
 
 def sibling(choice: str, entry: str) -> str:

@@ -67,7 +67,7 @@ def complete(line: str, point: str | None = None) -> list[str]:
     if command not in main_help.commands():
         return []
     if last.startswith("-"):
-        from lmtransfer.config.overrides import OPTIONS
+        from lmtransfer.launch.overrides import OPTIONS
 
         return [option for option in OPTIONS if option.startswith(last)]
     key, equals, value = last.partition("=")
