@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from lmtransfer.config import paths
-from lmtransfer.config.composing import compose_files
+from lmtransfer.launch.composing import compose_files
 from lmtransfer.objectives.learner import collect_output_positions
 from lmtransfer.objectives.source import PretrainingSource
 from lmtransfer.pretraining.build import PretrainingParts, build_parts

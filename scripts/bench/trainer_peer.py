@@ -24,7 +24,7 @@ import transformers
 from omegaconf import DictConfig
 
 from lmtransfer.config.component import build
-from lmtransfer.config.composing import command_config
+from lmtransfer.launch.composing import command_config
 from lmtransfer.tasks.subsets import train_and_held_out
 from lmtransfer.training.hardware import Hardware, setup
 

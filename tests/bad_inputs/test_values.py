@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 from support.bad_input import FINETUNE, NOWHERE, PREPARE, PRETRAIN, Answer, Case, bounded, check
 from support.refusals import refuses
 
-from lmtransfer.config import overrides
-from lmtransfer.config.composing import running_config
-from lmtransfer.config.effective import complete_values
 from lmtransfer.errors import ConfigError
+from lmtransfer.launch import overrides
+from lmtransfer.launch.composing import Composed, compose
 from lmtransfer.launch.run_once import settings_of
 
 #: Values out of bounds, by key.
@@ -104,18 +103,16 @@ def test_a_bad_value_is_refused(name: str, world: Path, answer: Answer) -> None:
 
 
 @pytest.fixture(scope="module")
-def settings() -> Iterator[DictConfig]:
+def composed() -> Composed:
     """The settings of a pretraining whose corpus is not there, composed once."""
     words = ["~experiment" if word == "experiment=null" else word for word in NOWHERE[1:]]
-    with running_config("pretrain", words) as cfg:
-        yield cfg
+    return compose("pretrain", words)
 
 
 @pytest.mark.parametrize("key", list(BOUNDS))
-def test_every_value_out_of_bounds_is_refused_by_its_key(key: str, settings: DictConfig) -> None:
+def test_every_value_out_of_bounds_is_refused_by_its_key(key: str, composed: Composed) -> None:
     for value in BOUNDS[key]:
-        cfg = copy.deepcopy(settings)
+        cfg = copy.deepcopy(composed.config)
         OmegaConf.update(cfg, key, overrides.parse(f"{key}={value}").value(), force_add=True)
         with refuses(ConfigError, f"{key}:"):
-            complete_values(cfg, "pretrain")
-            settings_of("pretrain", cfg)
+            settings_of(replace(composed, config=cfg))

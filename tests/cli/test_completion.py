@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from support.refusals import refuses
 
-from lmtransfer.config.completion import complete, script
 from lmtransfer.errors import ConfigError
+from lmtransfer.launch.completion import complete, script
 
 
 @pytest.mark.parametrize(

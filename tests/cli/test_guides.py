@@ -11,7 +11,7 @@ import pytest
 
 from lmtransfer.cli import main
 from lmtransfer.config import main_help, paths
-from lmtransfer.config.command_help import leading_comment, summary
+from lmtransfer.launch.command_help import leading_comment, summary
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = [ROOT / path for path in ("README.md", ".github/CONTRIBUTING.md", "scripts/RESULTS.md")]

@@ -12,8 +12,8 @@ from fakes.task_files import FILES, SPLITS, make_task_world
 from fakes.transfer_files import MODEL, NEGATIVE, OTHER, POSITIVE, lmtransfer, result
 from omegaconf import OmegaConf
 from support.html_pages import parsed
+from support.nodes import build
 
-from lmtransfer.config.component import build
 from lmtransfer.data.files import find_file, open_binary, read_lines
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.tokenizers.trainers import SentencePieceTrainer

@@ -12,7 +12,7 @@ from fakes.texts import made_up_documents, write_text
 
 from lmtransfer.cli import main
 from lmtransfer.config import paths
-from lmtransfer.config.config_files import primary_config
+from lmtransfer.launch.config_files import primary_config
 from lmtransfer.objectives.rows.pairs import SentencePairs
 
 SMALL = ["model.num_layers=2", "model.dim=16", "model.num_heads=2", "model.hidden_dim=32", "hardware.threads=1"]

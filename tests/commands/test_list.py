@@ -7,7 +7,7 @@ import pytest
 from lmtransfer import cli
 from lmtransfer.commands.list import KINDS
 from lmtransfer.config import paths
-from lmtransfer.config.command_help import summary
+from lmtransfer.launch.command_help import summary
 
 
 @pytest.fixture(autouse=True)

@@ -7,15 +7,12 @@ from typing import Annotated, Any
 import pytest
 from fakes import configs
 from fakes.configs import check_problems, write_tree
-from hydra import compose, initialize_config_dir
-from omegaconf import DictConfig
 from pydantic import ValidationError
 from support.refusals import refuses
 
 from lmtransfer.config import paths
 from lmtransfer.config.check import read_settings
-from lmtransfer.config.component import Node, Supplied
-from lmtransfer.config.plain import BROKEN
+from lmtransfer.config.component import BROKEN, Node, Supplied
 from lmtransfer.config.settings import (
     COMMANDS,
     CommandSettings,
@@ -25,6 +22,7 @@ from lmtransfer.config.settings import (
 )
 from lmtransfer.config.types import Name, Whole
 from lmtransfer.errors import ConfigError
+from lmtransfer.launch.composing import compose
 from lmtransfer.launch.run_once import settings_of
 
 FILES = {
@@ -91,26 +89,25 @@ def conf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def composed(conf: Path, *overrides: str, **changes: Any) -> DictConfig:
-    with initialize_config_dir(config_dir=str(conf), version_base="1.3"):
-        return compose("train", overrides=list(overrides))
+def composed(*overrides: str) -> ToySettings:
+    settings = settings_of(compose("train", overrides))
+    assert isinstance(settings, ToySettings)
+    return settings
 
 
-def problems(cfg: DictConfig) -> list[str]:
+def problems(*overrides: str) -> list[str]:
     with pytest.raises(ConfigError) as error:
-        settings_of("train", cfg)
+        composed(*overrides)
     return error.value.problems
 
 
-def test_a_good_config_passes(conf: Path) -> None:
-    settings = settings_of("train", composed(conf))
-    assert isinstance(settings, ToySettings)
+def test_a_good_config_passes() -> None:
+    settings = composed()
     assert settings.objective.losses["guess"].get("size") == 3
 
 
-def test_all_problems_are_listed_at_once_in_the_order_of_their_keys(conf: Path) -> None:
-    cfg = composed(
-        conf,
+def test_all_problems_are_listed_at_once_in_the_order_of_their_keys() -> None:
+    found = problems(
         "model.dim=abc",
         "+model.depth=3",
         "+trian.steps=5",
@@ -124,7 +121,6 @@ def test_all_problems_are_listed_at_once_in_the_order_of_their_keys(conf: Path) 
         "name=true",
         "objective.losses.guess.size=???",
     )
-    found = problems(cfg)
     expected = {
         "hardware.precision": ("'bf61'", "auto, fp32, bf16, fp16"),
         "limit": ("1.5", "integer"),
@@ -143,10 +139,8 @@ def test_all_problems_are_listed_at_once_in_the_order_of_their_keys(conf: Path) 
     assert [problem.partition(":")[0] for problem in found] == sorted(expected)
 
 
-def test_what_was_written_loosely_is_put_right(conf: Path) -> None:
-    cfg = composed(conf, "train.steps=1e3", "limit=2e1", "train.eval_tokens=1e5", "share=1")
-    settings = settings_of("train", cfg)
-    assert isinstance(settings, ToySettings)
+def test_what_was_written_loosely_is_put_right() -> None:
+    settings = composed("train.steps=1e3", "limit=2e1", "train.eval_tokens=1e5", "share=1")
     train = settings.train
     assert (train.steps, settings.limit, train.eval_tokens, settings.share) == (1000, 20, 100000, 1.0)
     assert [type(value) for value in (train.steps, settings.limit)] == [int, int]
@@ -168,7 +162,7 @@ def test_what_was_written_loosely_is_put_right(conf: Path) -> None:
 )  # fmt: skip
 def test_a_problem_is_named(conf: Path, words: list[str], expected: dict[str, tuple[str, ...]]) -> None:
     write_tree(conf, {"experiment/mine.yaml": "# @package _global_\ntrian:\n  steps: 3\n"})
-    check_problems(problems(composed(conf, *words)), expected)
+    check_problems(problems(*words), expected)
 
 
 class PlainSettings(CommandSettings):
@@ -203,11 +197,11 @@ def read(values: dict[str, Any], **more: Any) -> PlainSettings:
 
 
 def test_settings_are_an_object_with_the_values_of_the_config() -> None:
-    settings = read(VALUES, words=["share=1", "~limit"], config_folders=[Path("conf")])
+    settings = read(VALUES).model_copy(update={"words": ("share=1", "~limit")})
     assert (settings.name, settings.share, settings.limit, settings.other) == ("a", 1.0, None, None)
     assert settings.hardware.device == "cpu"
     assert settings.model.build(vocab_size=5).dim == 10
-    assert (settings.given, settings.config_folders) == ({"share": "share=1", "limit": "~limit"}, (Path("conf"),))
+    assert settings.given == {"share": "share=1", "limit": "~limit"}
     with pytest.raises(ValidationError, match="frozen"):
         settings.name = "b"  # type: ignore[misc]
 

@@ -14,9 +14,10 @@ import torch
 from fakes import configs
 from fakes.configs import Inherits, Net, Part, check_problems, write_tree
 from omegaconf import OmegaConf
+from support.nodes import build
 from support.refusals import refuses
 
-from lmtransfer.config.component import Node, build, resolve
+from lmtransfer.config.component import Node, resolve
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.bert import BertEncoder
 

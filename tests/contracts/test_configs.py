@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hydra import compose, initialize_config_dir
-from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
-from omegaconf import open_dict
 from support import composed
 
 from lmtransfer.config import paths
-from lmtransfer.config.config_files import primary_config
+from lmtransfer.launch.composing import compose_files
+from lmtransfer.launch.config_files import primary_config
 
 CONF = paths.conf_dir()
 #: Those that choose from most groups come first.
@@ -32,25 +29,14 @@ NEEDS = {("phases", "generator_first"): ("objective=rtd",)}
 NOT_OF_THE_FILE = (": missing: ", "is not installed: pip install 'lmtransfer[")
 
 
-@pytest.fixture(autouse=True)
-def composing() -> Iterator[None]:
-    with initialize_config_dir(config_dir=str(CONF), version_base="1.3"):
-        yield
-    HydraConfig.instance().cfg = None
-
-
 def problems(command: str, overrides: list[str]) -> list[str] | None:
     """What is wrong, but for values that the user must give and optional packages; None without such a group."""
     try:
-        cfg = compose(command, overrides=overrides, return_hydra_config=True)
+        compose_files(command, overrides)
     except HydraException:
         return None
-    HydraConfig.instance().set_config(cfg)
-    with open_dict(cfg):
-        del cfg["hydra"]
-    return [
-        problem for problem in composed.problems(command, cfg) if not any(said in problem for said in NOT_OF_THE_FILE)
-    ]
+    found = composed.problems(command, overrides)
+    return [problem for problem in found if not any(said in problem for said in NOT_OF_THE_FILE)]
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -27,10 +27,10 @@ from support.objective_table import CONF, NAMES, SMALL, built
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.nn import functional
 
-from lmtransfer.config.config_files import group_config
 from lmtransfer.data.micro_batches import PlannedStream
 from lmtransfer.data.token_shards import TokenStore
 from lmtransfer.errors import ConfigError
+from lmtransfer.launch.config_files import group_config
 from lmtransfer.models.layers.attention.dispatch import Layout
 from lmtransfer.models.layers.attention.flash import flash_attention
 from lmtransfer.tasks.source import TaskSource

@@ -10,12 +10,12 @@ import torch
 from omegaconf import OmegaConf
 from safetensors.torch import load_file, save_file
 from support.models import CONFIGS, DISTINCT, VOCABULARY, pack, rows_of, small_encoder
+from support.nodes import build
 from support.refusals import refuses
 from torch import nn
 
-from lmtransfer.config.component import build
-from lmtransfer.config.config_files import group_config
 from lmtransfer.errors import DataError
+from lmtransfer.launch.config_files import group_config
 from lmtransfer.models.base import Encoder, OutputPositions
 from lmtransfer.training.weights import load_weights, weights
 

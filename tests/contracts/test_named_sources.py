@@ -13,10 +13,10 @@ from omegaconf import OmegaConf
 
 import lmtransfer
 from lmtransfer.config.component import BASES, all_bases, arguments_of, is_subclass
-from lmtransfer.config.composing import compose_files
 from lmtransfer.config.paths import conf_dir
 from lmtransfer.config.sources import named_sources, source_of
 from lmtransfer.config.types import DataFile
+from lmtransfer.launch.composing import compose_files
 
 #: Words of which one in the name of an argument means that its text names something outside the run.
 WORDS = re.compile(

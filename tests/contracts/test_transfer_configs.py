@@ -10,12 +10,12 @@ import torch
 from fakes.heads import asked
 from fakes.tasks import bert, gpt, labels_head, random_examples
 from omegaconf import OmegaConf
+from support.nodes import build
 from support.refusals import refuses
 
-from lmtransfer.config.component import build
-from lmtransfer.config.config_files import group_config
 from lmtransfer.config.paths import conf_dir
 from lmtransfer.errors import ConfigError
+from lmtransfer.launch.config_files import group_config
 from lmtransfer.models.word_embeddings import WordEmbeddings
 from lmtransfer.tasks.base import Task
 from lmtransfer.tasks.heads import TaggingSpec

@@ -9,9 +9,9 @@ import datasets
 import pytest
 from fakes.texts import by_noun
 from omegaconf import OmegaConf
+from support.nodes import build
 from support.refusals import refuses
 
-from lmtransfer.config.component import build
 from lmtransfer.config.paths import conf_dir
 from lmtransfer.data.corpora.data_folder import DataFolderCorpus
 from lmtransfer.data.documents import Corpus, Document

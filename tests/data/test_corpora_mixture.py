@@ -20,8 +20,7 @@ from support.refusals import refuses
 
 from lmtransfer.cli import main
 from lmtransfer.config.component import Node
-from lmtransfer.config.plain import to_plain
-from lmtransfer.config.short_forms import expand_parts
+from lmtransfer.config.paths import conf_dir
 from lmtransfer.data.corpora.corpus import FileCorpus
 from lmtransfer.data.corpora.mixture import MixtureCorpus, Sampling, smooth
 from lmtransfer.data.micro_batches import PlannedStream, evaluation_batches
@@ -29,6 +28,8 @@ from lmtransfer.data.token_cache import prepare, tokenizer_for
 from lmtransfer.data.token_frequencies import part_shares, token_shares
 from lmtransfer.data.token_shards import MixedStore, TokenStore
 from lmtransfer.errors import ConfigError, DataError
+from lmtransfer.launch.plain import to_plain
+from lmtransfer.launch.short_forms import expand_parts
 from lmtransfer.models.base import Encoder
 from lmtransfer.objectives.corruption.masking import TokenMasking
 from lmtransfer.objectives.learner import PretrainingLearner
@@ -400,7 +401,7 @@ def config(parts: Any) -> Any:
 
 def test_every_source_that_is_missing_is_said_with_both_ways(tmp_path: Path) -> None:
     cfg = config(["fra", "deu"])
-    expand_parts(cfg)
+    expand_parts(cfg, [conf_dir()])
     with refuses(DataError, "corpus=fra", "corpus=deu") as raised:
         build_corpus(Node(to_plain(cfg.corpus, "corpus")[0]), None, data_root=None, cache_dir=tmp_path)
     of_fra, of_deu = str(raised.value).split("corpus=deu", 1)

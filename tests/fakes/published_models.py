@@ -9,9 +9,9 @@ from typing import Any, cast
 import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
+from support.nodes import build
 from torch import Tensor, nn
 
-from lmtransfer.config.component import build
 from lmtransfer.data.batch import PackedBatch, pack
 from lmtransfer.interop.reading import PublishedCheckpoint, read_published, read_task_head
 from lmtransfer.interop.writing import PublishedFiles, RunToPublish, to_published_files

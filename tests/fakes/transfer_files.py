@@ -13,9 +13,9 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 from safetensors.torch import load_file
+from support.nodes import build
 
 from lmtransfer.cli import main
-from lmtransfer.config.component import build
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.tokenizers.trainers import SentencePieceTrainer
 from lmtransfer.training.checkpoints import Checkpoints

@@ -9,7 +9,6 @@ import torch
 from fakes.objectives import NumberTokenizer, bert, random_documents, store_of
 from support.objective_table import CONF, SMALL, built
 
-from lmtransfer.config.config_files import group_config
 from lmtransfer.inference.inspection.cost import (
     StepCost,
     estimate_gpu_memory,
@@ -18,6 +17,7 @@ from lmtransfer.inference.inspection.cost import (
     parameter_counts,
 )
 from lmtransfer.inference.inspection.tables import format_duration
+from lmtransfer.launch.config_files import group_config
 from lmtransfer.objectives.corruption.masking import TokenMasking
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel

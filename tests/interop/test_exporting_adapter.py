@@ -12,8 +12,8 @@ import torch
 from fakes.transfer_files import TASK, lmtransfer, make_world
 from omegaconf import OmegaConf
 from safetensors.torch import load_file, save_file
+from support.nodes import build
 
-from lmtransfer.config.component import build
 from lmtransfer.interop.open_run import open_saved
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.tasks.source import TaskSource

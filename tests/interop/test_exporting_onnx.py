@@ -21,10 +21,10 @@ from fakes.published_models import (
     task_logits,
     write,
 )
+from support.nodes import build
 from support.refusals import refuses
 from torch import Tensor
 
-from lmtransfer.config.component import build
 from lmtransfer.data.batch import pack
 from lmtransfer.errors import CheckpointError
 from lmtransfer.interop.exporting.onnx import TOLERANCE, OnnxFile, export_onnx, pad_rows

@@ -33,10 +33,10 @@ from fakes.published_models import (
     write,
 )
 from safetensors.torch import load_file, save_file
+from support.nodes import build
 from support.refusals import refuses
 from torch import Tensor
 
-from lmtransfer.config.component import build
 from lmtransfer.errors import CheckpointError
 from lmtransfer.interop.families.family import NotInTransformers
 from lmtransfer.interop.reading import read_published

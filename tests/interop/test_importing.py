@@ -17,9 +17,9 @@ from support.refusals import refuses
 
 from lmtransfer.api import load
 from lmtransfer.config import paths
-from lmtransfer.config.config_files import built_in_node
 from lmtransfer.errors import ConfigError
 from lmtransfer.interop.importing import build_objective_node
+from lmtransfer.launch.config_files import built_in_node
 
 
 @pytest.mark.slow

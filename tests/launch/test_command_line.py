@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from lmtransfer.cli import main
-from lmtransfer.config import composing
-from lmtransfer.launch import command_line
+from lmtransfer.launch import command_line, composing
 
 
 @pytest.fixture
@@ -26,7 +25,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
 
         monkeypatch.setattr(owner, name, counting)
 
-    count(composing, "compose", "composed")
+    count(composing, "compose_with_hydra", "composed")
     count(command_line.hydra, "main", "by Hydra")
     return counts
 

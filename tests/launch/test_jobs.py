@@ -161,8 +161,8 @@ def test_jobs_share_the_cores_unless_the_command_says_how_many_threads(
 ) -> None:
     _script(python, 'mkdir -p $4; echo "$@" > $4/result')
     monkeypatch.setattr(jobs_module, "usable_cores", lambda: 8)
-    place = Place.of(2, None, cache_dir=None, command="pretrain", threads=threads)
-    without = Place.of(2, None, cache_dir=None, command="list", threads=1)  # a sweep's number for such a command
+    place = Place.of(2, None, options=(), cache_dir=None, threads=threads)
+    without = Place.of(2, None, options=(), cache_dir=None, threads=1)  # a sweep's number for such a command
     run_jobs([job("a")], place, Console(quiet=True))
     run_jobs([job("b")], without, Console(quiet=True))
     assert ("hardware.threads=4" in Path("a/result").read_text()) == (threads is None)

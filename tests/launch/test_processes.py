@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from support.refusals import refuses
 
-from lmtransfer.config.settings import ClusterSettings, PretrainSettings
+from lmtransfer.config.check import read_group
+from lmtransfer.config.settings import ClusterSettings
 from lmtransfer.errors import ConfigError, MachineError
 from lmtransfer.launch import processes
 from lmtransfer.launch.jobs import Job, Place, run_jobs
@@ -165,6 +166,6 @@ def test_the_folder_of_submissions_must_be_private(world: Path) -> None:
 )
 def test_a_setting_for_slurm_is_one_line(key: str, value: object) -> None:
     with refuses(ConfigError, f"cluster.{key}", "line break"):
-        PretrainSettings.from_config({"cluster": {"executor": "slurm", key: value}})
+        read_group(ClusterSettings, {"executor": "slurm", key: value}, key="cluster")
     fits = ["module load a", "b"] if key == "slurm_setup" else "gpu,big&fast"
-    PretrainSettings.from_config({"cluster": {"executor": "slurm", key: fits}})
+    read_group(ClusterSettings, {"executor": "slurm", key: fits}, key="cluster")

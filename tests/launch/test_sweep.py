@@ -18,9 +18,9 @@ from fakes.tiny_pretraining import SHORT, TEXT, TINY
 from support.refusals import refuses
 
 from lmtransfer.cli import main
-from lmtransfer.config.overrides import quote_value
 from lmtransfer.config.paths import conf_dir
 from lmtransfer.errors import ConfigError
+from lmtransfer.launch.overrides import quote_value
 from lmtransfer.launch.sweep import Point, make_points, points_table, progress_line, seconds_left
 from lmtransfer.runs.create_or_resume import writer
 

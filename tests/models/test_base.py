@@ -10,10 +10,10 @@ import pytest
 import torch
 from fakes.tasks import bert
 from support.models import KINDS, VOCABULARY, small_node
+from support.nodes import build
 from support.refusals import refuses
 from torch import nn
 
-from lmtransfer.config.component import build
 from lmtransfer.data.batch import pack
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.models.base import Encoder, EncoderOutput, FamilyHead, encoders_in, shapes_only
@@ -90,7 +90,7 @@ def test_without_memory_tensors_have_the_same_names_and_shapes(path) -> None:
 _SHAPES = """
 import sys
 from support.models import KINDS, VOCABULARY, small_node
-from lmtransfer.config.component import build
+from support.nodes import build
 from lmtransfer.models.base import shapes_only
 with shapes_only():
     encoders = [build(small_node(path.stem), vocab_size=VOCABULARY) for path in KINDS]

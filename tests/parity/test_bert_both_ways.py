@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 import torch
 from omegaconf import OmegaConf
+from support.nodes import build
 from support.peer_tensors import to_ours
 from support.refusals import refuses
 
-from lmtransfer.config.component import build
-from lmtransfer.config.config_files import group_config
 from lmtransfer.config.paths import conf_dir
 from lmtransfer.data.batch import PackedBatch, pack
 from lmtransfer.errors import ConfigError
 from lmtransfer.interop.families.bert import BERT, IGNORED, MEGATRON_BERT
+from lmtransfer.launch.config_files import group_config
 from lmtransfer.models.base import Encoder, OutputPositions
 from lmtransfer.models.bert import BertEncoder
 from lmtransfer.models.gpt import GptEncoder

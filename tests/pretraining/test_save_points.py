@@ -10,6 +10,7 @@ import pytest
 from fakes.transfer_files import lmtransfer, result
 from support.refusals import refuses
 
+from lmtransfer.config.check import read_group
 from lmtransfer.config.component import Node
 from lmtransfer.config.phases import Phase
 from lmtransfer.config.revisions import count_text, read_count, split_revision, with_revision
@@ -97,7 +98,7 @@ def test_points_that_time_or_a_resumed_run_does_not_reach_are_named() -> None:
 
 
 def _train(**settings: Any) -> TrainSettings:
-    return TrainSettings.from_config(settings)
+    return read_group(TrainSettings, settings, key="")
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 from fakes.runs import write_run
-from omegaconf import OmegaConf
 
-from lmtransfer.config.composing import command_config
+from lmtransfer.launch.run_once import command_settings
 from lmtransfer.reporting.figures.logged import loss_charts
 from lmtransfer.reporting.runs import reference
 from lmtransfer.reporting.runs.collect import collect
@@ -80,8 +79,7 @@ def test_a_chart_has_the_references_and_says_whether_the_loss_is_normal(
 def test_the_shipped_curves_belong_to_shipped_recipes() -> None:
     curves = reference_curves()
     for recipe in {one.recipe for one in curves}:
-        with command_config("pretrain", [f"experiment={recipe}"], config_dir=None) as cfg:
-            settings = settings_of(OmegaConf.to_container(cfg, resolve=True))  # type: ignore[arg-type]
+        settings = settings_of(command_settings("pretrain", [f"experiment={recipe}"]).plain())
         for one in curves:
             if one.recipe == recipe:
                 assert dict(one.settings) == settings, recipe

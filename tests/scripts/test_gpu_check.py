@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from support.composed import problems
 
-from lmtransfer.config.composing import command_config
 from scripts.gpu import pretraining
 from scripts.gpu.part import Place
 
@@ -62,8 +61,7 @@ def test_the_words_of_every_family_are_understood(tmp_path: Path, monkeypatch: p
     understood = []
 
     def note(place: Place, command: str, name: str, words: Sequence[str], **_: Any) -> dict[str, Any]:
-        with command_config(command, [*words, f"name={name}"]) as cfg:
-            assert problems(command, cfg) == []
+        assert problems(command, [*words, f"name={name}"]) == []
         understood.append(name)
         return {}
 

@@ -1,19 +1,17 @@
-"""What is wrong with a composed configuration."""
+"""What is wrong with a command line."""
 
 from __future__ import annotations
 
-from omegaconf import DictConfig
+from collections.abc import Sequence
 
-from lmtransfer.config.effective import complete_values
 from lmtransfer.errors import ConfigError
-from lmtransfer.launch.run_once import settings_of
+from lmtransfer.launch.run_once import command_settings
 
 
-def problems(command: str, cfg: DictConfig) -> list[str]:
-    """What a command would say about a configuration before it works, but for what depends on the data."""
+def problems(command: str, words: Sequence[str]) -> list[str]:
+    """What a command would say about its words before it works, but for what depends on the data."""
     try:
-        complete_values(cfg, command)
-        settings_of(command, cfg)
+        command_settings(command, words)
     except ConfigError as error:
         return error.problems
     return []

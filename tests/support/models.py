@@ -12,10 +12,11 @@ import torch
 from omegaconf import OmegaConf
 
 from lmtransfer.config.component import build
-from lmtransfer.config.config_files import group_config
 from lmtransfer.config.paths import conf_dir
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.data.batch import pack as pack_tokens
+from lmtransfer.launch.config_files import group_config
+from lmtransfer.launch.plain import to_plain
 from lmtransfer.tasks.heads import (
     ClassificationSpec,
     HeadSpec,
@@ -92,7 +93,7 @@ KINDS = list({small_node(path.stem)._target_: path for path in DISTINCT}.values(
 def small_encoder(path: Path, **changes: Any) -> Any:
     node = small_node(path.stem, {**SMALL, **changes})
     torch.manual_seed(0)
-    return build(node, vocab_size=VOCABULARY)
+    return build(to_plain(node)[0], vocab_size=VOCABULARY)
 
 
 def rows_of(lengths: list[int]) -> list[np.ndarray]:
@@ -123,7 +124,7 @@ def task_batch(head: str = "classification") -> TaskBatch:
 def task_learner(path: Path, way: str, head: str = "classification") -> tuple[TaskLearner, AdamW]:
     name, changes = {**WAYS, **FEW}[way]
     node = OmegaConf.merge(OmegaConf.load(conf_dir() / "transfer" / f"{name}.yaml"), changes)
-    method = build(OmegaConf.create({"transfer": node}).transfer)
+    method = build(to_plain(node)[0])
     learner = method.learner(small_encoder(path), head=HEADS[head][0], seed=0)
     learner.arrange(task_batch(head))
     return learner, AdamW(learner=learner, learning_rate=0.01, lr_scales=method.lr_scales(learner))

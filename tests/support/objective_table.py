@@ -16,13 +16,13 @@ import torch
 from fakes.objectives import CasedTokenizer, NumberTokenizer, backward_elmo
 from hydra import compose, initialize_config_dir
 
-from lmtransfer.config.component import build
 from lmtransfer.config.paths import group_options
 from lmtransfer.data.token_shards import TokenStore
 from lmtransfer.objectives.compatibility import check_compatible
 from lmtransfer.objectives.learner import PretrainingLearner, collect_output_positions
 from lmtransfer.objectives.source import PretrainingSource
 from support.models import small_node
+from support.nodes import build
 
 CONF = Path(__file__).parents[2] / "conf"
 NAMES = group_options("objective", [CONF])

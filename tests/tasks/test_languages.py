@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
+from support.nodes import build
 from support.refusals import refuses
 
-from lmtransfer.config.component import build
-from lmtransfer.config.config_files import group_config
 from lmtransfer.config.paths import conf_dir
 from lmtransfer.errors import ConfigError, DataError
+from lmtransfer.launch.config_files import group_config
 from lmtransfer.tasks.answers import LabelAnswer, SpanAnswer
 from lmtransfer.tasks.metrics.question_answering import squad_scores
 

@@ -14,9 +14,9 @@ from fakes.heads import table
 from omegaconf import OmegaConf
 from support.refusals import refuses
 
-from lmtransfer.config.config_files import group_config
 from lmtransfer.config.paths import conf_dir
 from lmtransfer.errors import ConfigError, DataError
+from lmtransfer.launch.config_files import group_config
 from lmtransfer.tasks.answers import SpanAnswer
 from lmtransfer.tasks.base import Example
 from lmtransfer.tasks.encoded import EncodedExamples

@@ -8,9 +8,9 @@ import pytest
 from omegaconf import OmegaConf
 from support.refusals import refuses
 
-from lmtransfer.config.config_files import group_config
 from lmtransfer.config.paths import conf_dir
 from lmtransfer.errors import ConfigError, DataError
+from lmtransfer.launch.config_files import group_config
 from lmtransfer.tasks.answers import LabelAnswer, ScoreAnswer, SpanAnswer
 from lmtransfer.tasks.metrics.question_answering import squad2_scores
 from lmtransfer.tasks.submissions import (

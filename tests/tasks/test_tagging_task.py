@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from omegaconf import OmegaConf
 from scipy.special import softmax
+from support.nodes import build
 from support.refusals import refuses
 
-from lmtransfer.config.component import build
-from lmtransfer.config.config_files import group_config
 from lmtransfer.config.paths import conf_dir
 from lmtransfer.errors import ConfigError, DataError
+from lmtransfer.launch.config_files import group_config
 from lmtransfer.tasks.answers import TagsAnswer
 from lmtransfer.tasks.base import Task
 from lmtransfer.tasks.encoded import EncodedExamples

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
+from support.nodes import build
 from support.refusals import refuses
 
-from lmtransfer.config.component import build
-from lmtransfer.config.config_files import group_config
 from lmtransfer.config.paths import conf_dir
 from lmtransfer.errors import DataError
+from lmtransfer.launch.config_files import group_config
 from lmtransfer.launch.run_once import command_settings
 from lmtransfer.tasks.base import Task
 

@@ -13,13 +13,13 @@ import pytest
 from fakes.tasks import WordTokenizer, bert
 from omegaconf import OmegaConf
 from sklearn.metrics import f1_score
+from support.nodes import build
 from support.refusals import refuses
 
-from lmtransfer.config.component import build
-from lmtransfer.config.config_files import group_config
 from lmtransfer.config.paths import conf_dir
 from lmtransfer.data.documents import Notes
 from lmtransfer.errors import ConfigError, DataError
+from lmtransfer.launch.config_files import group_config
 from lmtransfer.tasks.answers import ChoiceAnswer, LabelAnswer
 from lmtransfer.tasks.heads import LabelTargets
 from lmtransfer.tasks.source import TaskSource

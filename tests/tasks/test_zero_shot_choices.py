@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 from omegaconf import OmegaConf
+from support.nodes import build
 from support.refusals import refuses
 
-from lmtransfer.config.component import build
-from lmtransfer.config.config_files import group_config
 from lmtransfer.config.paths import conf_dir
 from lmtransfer.data.documents import Notes
 from lmtransfer.errors import ConfigError, DataError
+from lmtransfer.launch.config_files import group_config
 from lmtransfer.tasks.file_formats.blimp import FORMATS, Choice, read_choices
 from lmtransfer.tasks.zero_shot.choices import CompletionChoice
 from lmtransfer.tasks.zero_shot.task import CompletionScores, ModelFacts

@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from support.refusals import refuses
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
+from lmtransfer.config.check import read_group
 from lmtransfer.config.settings import TrainSettings
 from lmtransfer.errors import ConfigError, Interrupted
 from lmtransfer.training import loop
@@ -206,4 +207,4 @@ def test_two_averages_are_refused_and_so_are_values_that_mean_nothing() -> None:
     assert weight_average(ema_decay=None, average_last=None) is None
     for key, value in (("ema_decay", 1.0), ("ema_decay", 0.0), ("average_last", 0.0), ("average_last", 1.5)):
         with refuses(ConfigError, f"{key}: {value}"):
-            TrainSettings.from_config({key: value})
+            read_group(TrainSettings, {key: value}, key="")

@@ -16,9 +16,10 @@ from fakes.trackers import CALLS, FakeService, by_name
 from fakes.training import toy_trainer
 from support.refusals import refuses
 
-from lmtransfer.config import overrides, paths
+from lmtransfer.config import paths
 from lmtransfer.config.component import Node, component_problems
 from lmtransfer.errors import ConfigError, Interrupted
+from lmtransfer.launch import overrides
 from lmtransfer.runs.result import RunResult
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.runs.tracking import open_trackers

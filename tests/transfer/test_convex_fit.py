@@ -13,9 +13,8 @@ import torch
 from scipy.special import log_softmax
 from sklearn.linear_model import LogisticRegression, Ridge
 
-from lmtransfer.config.component import build
-from lmtransfer.config.composing import command_config
 from lmtransfer.data.files import find_file, read_lines
+from lmtransfer.launch.run_once import command_settings
 from lmtransfer.models.word_embeddings import WordEmbeddings
 from lmtransfer.tasks.heads import LabelSetTargets, LabelTargets, ScoreTargets, TagTargets, Targets
 from lmtransfer.tasks.source import TaskSource
@@ -122,8 +121,10 @@ def test_on_real_data_objective_choice_and_score_are_those_of_scikit_learn(
     assert path is not None
     lines = [line for number, line in read_lines(path) if 1 < number < 3000]
     tokenizer = SentencePieceTrainer(kind="bpe", vocab_size=1024).train(iter(lines), tmp_path)
-    with command_config("probe", ["init=x", f"task={name}", "task.num_train=150", f"data_root={data_root}"]) as cfg:
-        task = build(cfg.task, data_root=str(data_root), cache_dir=str(tmp_path))
+    settings: Any = command_settings(
+        "probe", ["init=x", f"task={name}", "task.num_train=150", f"data_root={data_root}"]
+    )
+    task = settings.task.build(data_root=str(data_root), cache_dir=str(tmp_path))
     torch.manual_seed(0)
     encoder = WordEmbeddings(vocab_size=tokenizer.vocab_size, dim=12)
     data = read_task_data(task, tokenizer, encoder, seeds=[0], split="test" if name in ("stsb", "wnut17") else "dev")

@@ -9,10 +9,10 @@ import pytest
 import torch
 from fakes.tasks import bert, gpt, labels_head, random_examples
 from omegaconf import OmegaConf
+from support.nodes import build
 from support.refusals import refuses
 from torch import nn
 
-from lmtransfer.config.component import build
 from lmtransfer.config.paths import conf_dir
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.albert import AlbertEncoder

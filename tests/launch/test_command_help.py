@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from lmtransfer.config.command_help import key_comments, leading_comment, summary
+from lmtransfer.launch.command_help import key_comments, leading_comment, summary
 
 TEXT = """\
 # @package _global_

@@ -8,8 +8,8 @@ from omegaconf import OmegaConf
 from support.refusals import refuses
 
 from lmtransfer.config.paths import conf_dir
-from lmtransfer.config.short_forms import expand_overlap, expand_parts, expand_task_groups
 from lmtransfer.errors import ConfigError
+from lmtransfer.launch.short_forms import expand_overlap, expand_parts, expand_task_groups
 
 
 def config(parts: Any) -> Any:
@@ -20,36 +20,37 @@ def test_parts_are_named_by_corpus_or_path(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.chdir(tmp_path)
     (tmp_path / "own.txt").touch()
     listed = config(["fra", "own.txt"])
-    expand_parts(listed)
+    expand_parts(listed, [conf_dir()])
     assert {name: part.name for name, part in listed.corpus.parts.items()} == {"fra": "fra", "own": "own"}
     named = config({"french": "fra", "mine": "own.txt", "far": "s3://bucket/texts", "given": {"_target_": "x.Y"}})
-    expand_parts(named)
+    expand_parts(named, [conf_dir()])
     assert (named.corpus.parts.far.name, named.corpus.parts.far.path) == ("far", "s3://bucket/texts")
     assert named.corpus.parts.french.files == ["multilingual/fra/train.txt"]
     assert named.corpus.parts.mine.path == "own.txt"
     assert named.corpus.parts.given == {"_target_": "x.Y"}
     with refuses(ConfigError, "corpus.parts.fraa=fraa", "'fra'", "corpus.parts.nothing=nothing.txt") as caught:
-        expand_parts(config(["fraa", "own.txt", "nothing.txt"]))
+        expand_parts(config(["fraa", "own.txt", "nothing.txt"]), [conf_dir()])
     assert len(caught.value.problems) == 2
     with refuses(ConfigError, "corpus.parts=['own.txt'"):
-        expand_parts(config(["own.txt", str(tmp_path / "own.txt")]))
+        expand_parts(config(["own.txt", str(tmp_path / "own.txt")]), [conf_dir()])
 
 
 def test_tasks_groups_and_files_are_named_in_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "held_out.txt").touch()
     cfg = OmegaConf.create({"screening": {"overlap_with": ["sst2", "held_out.txt", "glue"]}})
-    expand_overlap(cfg)
+    expand_overlap(cfg, [conf_dir()])
     settled = cfg.screening.overlap_with
     assert settled.sst2.labels == ["negative", "positive"]
     assert settled["held_out.txt"].boundary == "line"
     assert {"cola", "mnli", "wnli"} <= set(settled)
     with refuses(ConfigError, "screening.overlap_with", "sst22", "'sst2'", "gone.txt") as caught:
-        expand_overlap(OmegaConf.create({"screening": {"overlap_with": ["sst22", "gone.txt"]}}))
+        expand_overlap(OmegaConf.create({"screening": {"overlap_with": ["sst22", "gone.txt"]}}), [conf_dir()])
     assert len(caught.value.problems) == 2
     with refuses(ConfigError, "screening.overlap_with", "held_out.txt"):
         expand_overlap(
-            OmegaConf.create({"screening": {"overlap_with": ["held_out.txt", str(tmp_path / "held_out.txt")]}})
+            OmegaConf.create({"screening": {"overlap_with": ["held_out.txt", str(tmp_path / "held_out.txt")]}}),
+            [conf_dir()],
         )
 
 

@@ -9,7 +9,7 @@ from omegaconf import DictConfig, OmegaConf
 from support.refusals import refuses
 
 from lmtransfer.config.component import Node
-from lmtransfer.config.phases import Phase, complete_phases, phases_of
+from lmtransfer.config.phases import Phase, phases_of
 from lmtransfer.config.settings import (
     ObjectiveSettings,
     PhaseSettings,
@@ -18,6 +18,7 @@ from lmtransfer.config.settings import (
     VectorSettings,
 )
 from lmtransfer.errors import ConfigError
+from lmtransfer.launch.phases import complete_phases
 
 MASKED = {
     "max_length": 64,

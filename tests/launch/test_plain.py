@@ -10,8 +10,9 @@ from fakes.configs import check_problems
 from omegaconf import OmegaConf
 
 import lmtransfer
-from lmtransfer.config.overrides import parse, quote
-from lmtransfer.config.plain import BROKEN, literal, to_plain
+from lmtransfer.config.component import BROKEN
+from lmtransfer.launch.overrides import parse, quote
+from lmtransfer.launch.plain import literal, to_plain
 
 TEXTS = [
     *(
@@ -59,13 +60,17 @@ def test_a_quoted_text_on_a_command_line_is_the_text_itself(text: str) -> None:
         assert cfg.text == text
 
 
+def test_an_empty_environment_variable_is_as_good_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINE", "")
+    cfg = OmegaConf.create({"data_root": "${oc.env:MINE,null}", "name": "", "same": "${name}"})
+    assert to_plain(cfg) == ({"data_root": None, "name": "", "same": ""}, {})
+
+
 def test_no_other_module_makes_a_config_of_plain_values() -> None:
-    """Outside ``config``, which reads the user's own files, values enter a new config only through ``literal``."""
+    """Values enter a new config only through ``literal``, but for those of the files that it is read from."""
     root = Path(lmtransfer.__file__).parent
     calls = []
     for path in root.rglob("*.py"):
-        if path.parent == root / "config":
-            continue
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and ast.unparse(node.func) in ("OmegaConf.create", "OmegaConf.merge"):
                 argument = ast.unparse(node.args[0]) if node.args else "literal()"
