@@ -40,11 +40,12 @@ def with_one_budget(train: TrainSettings, own: Mapping[str, Any], given: Contain
         budgets = " and ".join(f"train.{kind}={values[kind]}" for kind in kinds)
         raise ConfigError(f"train: {budgets} are set {where}; keep one budget")
     changes: dict[str, None] = {kind: None for kind in values if kind not in kinds}
+    settled = train.model_copy(update=changes)
     # min_steps of the command's own file goes with its epochs
     is_own = train.min_steps is not None and train.min_steps == own.get("min_steps")
-    if is_own and "train.min_steps" not in given and ("train.epochs" in given or train.epochs != own["epochs"]):
-        changes["min_steps"] = None
-    return train.model_copy(update=changes)
+    if is_own and "train.min_steps" not in given and ("train.epochs" in given or settled.epochs != own["epochs"]):
+        return settled.model_copy(update={"min_steps": None})
+    return settled
 
 
 def check_budget(train: TrainSettings) -> None:

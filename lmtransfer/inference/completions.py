@@ -73,7 +73,7 @@ class CompletionScorer:
         hidden: Hidden = "token",
         batch_tokens: int = 8192,
         device: torch.device | str = "cpu",
-        autocast: Callable[[], AbstractContextManager] = nullcontext,
+        autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
     ) -> None:
         self.predictor, self.tokenizer, self.frame, self.hidden = predictor, tokenizer, frame, hidden
         self.batch_tokens, self.device, self.autocast = batch_tokens, device, autocast

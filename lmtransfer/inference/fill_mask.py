@@ -44,7 +44,7 @@ class MaskFiller:
         top_k: int = 5,
         batch_tokens: int = 8192,
         device: torch.device | str = "cpu",
-        autocast: Callable[[], AbstractContextManager] = nullcontext,
+        autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
     ) -> None:
         assert predictor.predicts == "masked", "the predictor must come from masked_predictor"
         num_pieces = int((~tokenizer.is_special).sum())

@@ -117,7 +117,8 @@ def segment_ids(store: TokenStore | MixedStore, *, most_tokens: int, longest: in
 def subsample(ids_N: np.ndarray, *, threshold: float, seed: int) -> np.ndarray:
     """Drop frequent tokens at random (see ``keep_probabilities``), so that windows reach further."""
     kept_V = keep_probabilities(np.bincount(ids_N) / max(1, len(ids_N)), threshold=threshold)
-    return ids_N[np.random.default_rng(seed).random(len(ids_N)) < kept_V[ids_N]]
+    kept_N: np.ndarray = ids_N[np.random.default_rng(seed).random(len(ids_N)) < kept_V[ids_N]]
+    return kept_N
 
 
 def window_counts(ranks_N: np.ndarray, *, window: int, vocab_size: int, contexts: int) -> Tensor:
@@ -168,7 +169,7 @@ def segment_counts(ranks_N: np.ndarray, segments_N: np.ndarray, *, vocab_size: i
         The token and the segment of each nonzero count, int64, (2, P); and the counts, float32, (P,).
     """
     num_segments = int(segments_N.max()) + 1
-    keys_P, counts_P = torch.from_numpy(ranks_N * num_segments + segments_N).unique(return_counts=True)
+    keys_P, counts_P = torch.unique(torch.from_numpy(ranks_N * num_segments + segments_N), return_counts=True)
     places_2P = torch.stack([keys_P.div(num_segments, rounding_mode="floor"), keys_P % num_segments])
     return places_2P, counts_P.float()
 
@@ -288,7 +289,7 @@ def fit_characters(network: CharacterCnn, characters_VC: np.ndarray, vectors_VP:
         The share of the (weighted) variance of the vectors that the network reproduces.
     """
     weights_V = torch.from_numpy(np.sqrt(np.pad(shares_V, (0, len(characters_VC) - len(shares_V)))))
-    rows = weights_V.nonzero().squeeze(1).split(_WORDS_AT_ONCE)
+    rows = torch.split(weights_V.nonzero().squeeze(1), _WORDS_AT_ONCE)
     features = network.projection.in_features + 1
     products_FF = torch.zeros(features, features, dtype=torch.float64)
     products_FP = torch.zeros(features, vectors_VP.shape[1], dtype=torch.float64)

@@ -134,5 +134,5 @@ def block_weights(encoder: nn.Module) -> int:
 
 
 def _round_up(seconds: float) -> int:
-    unit = 10 ** max(0, math.floor(math.log10(seconds)) - 1)
+    unit: int = 10 ** max(0, math.floor(math.log10(seconds)) - 1)
     return math.ceil(seconds / unit) * unit

@@ -113,7 +113,8 @@ class Head(nn.Module):
         """Return the logits, (N, E) -> (N, C); half precision under autocast."""
         if self.hidden is not None:
             hidden = self.activate(self.hidden(self.hidden_dropout(hidden)))
-        return self.output(self.dropout(hidden))
+        logits: Tensor = self.output(self.dropout(hidden))
+        return logits
 
     @abstractmethod
     def count(self, batch: TaskBatch) -> float:

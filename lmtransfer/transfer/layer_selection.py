@@ -106,7 +106,8 @@ class ScalarMix(LayerSelection):
         hidden = [layer.float() for layer in layers]
         if self.layer_norm:
             hidden = [normalize_sequences(layer, lengths) for layer in hidden]
-        return self.gamma * sum(weight * layer for weight, layer in zip(weights, hidden, strict=True))
+        mixed: Tensor = self.gamma * sum(weight * layer for weight, layer in zip(weights, hidden, strict=True))
+        return mixed
 
 
 def normalize_sequences(hidden_TD: Tensor, lengths: Tensor, epsilon: float = 1e-12) -> Tensor:

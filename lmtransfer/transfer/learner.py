@@ -67,7 +67,8 @@ class ComposedEncoder(nn.Module):
         composition = self.composition
         lengths = torch.from_numpy(np.array(packed.lengths[: packed.num_real], dtype=np.int64))
         per_token = lengths if composition.tokens == "all" else torch.ones_like(lengths)
-        return composition(self.reading(layers, per_token), lengths)
+        composed: Tensor = composition(self.reading(layers, per_token), lengths)
+        return composed
 
     def _pool(self, composed_BE: Tensor) -> Tensor:
         pooler = self.encoder.pooler
@@ -271,7 +272,8 @@ class TaskLearner(ComposedEncoder, Learner):
         return self.vectors(self._read(batch))
 
     def _run_head(self, head_input: Tensor) -> Tensor:
-        return self.head(head_input if self.standardising is None else self.standardising(head_input))
+        output: Tensor = self.head(head_input if self.standardising is None else self.standardising(head_input))
+        return output
 
     def fold(self) -> None:
         """Convert what other formats cannot express into ordinary weights, without changing the outputs.

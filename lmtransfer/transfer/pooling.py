@@ -68,7 +68,8 @@ def lstm_states(lstm: nn.LSTM, hidden_TD: Tensor, lengths: Tensor) -> Tensor:
     order, restore = (upload(indices, hidden_TD.device) for indices in (order_T, np.argsort(order_T)))
     with torch.autocast(hidden_TD.device.type, enabled=False):
         states, _ = lstm(PackedSequence(hidden_TD.float()[order], torch.from_numpy(batch_sizes)))
-    return states.data[restore]
+    restored_TH: Tensor = states.data[restore]
+    return restored_TH
 
 
 #: Which tokens a composition uses: the first of each sequence, the last, or all.
@@ -175,7 +176,8 @@ class AttentionPooling(Pooling):
         hidden_BLD = hidden_BLD.float()
         scores_BL = self.score(torch.tanh(self.project(hidden_BLD))).squeeze(2)
         weights_BL = scores_BL.masked_fill(~real_BL, float("-inf")).softmax(1)
-        return (weights_BL[:, :, None] * hidden_BLD).sum(1)
+        pooled_BD: Tensor = (weights_BL[:, :, None] * hidden_BLD).sum(1)
+        return pooled_BD
 
 
 class BiLstmStates(Pooling):

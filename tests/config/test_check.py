@@ -118,7 +118,7 @@ def test_all_problems_are_listed_at_once_in_the_order_of_their_keys() -> None:
         "share=much",
         "limit=1.5",
         "verbose=1",
-        "name=true",
+        "name=[a]",
         "objective.losses.guess.size=???",
     )
     expected = {
@@ -126,7 +126,7 @@ def test_all_problems_are_listed_at_once_in_the_order_of_their_keys() -> None:
         "limit": ("1.5", "integer"),
         "model.depth": ("Net",),
         "model.dim": ("'abc'", "integer"),
-        "name": ("true", "text"),
+        "name": ("['a']", "text"),
         "objective.losses.guess.size": ("objective.losses.guess.size=<value>",),
         "seed": ("'x'", "integer"),
         "share": ("'much'", "number"),

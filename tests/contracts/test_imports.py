@@ -46,7 +46,9 @@ ALLOWED: dict[str, set[str]] = {
     },
     "training": PLAIN,
     "runs": PLAIN | {"config", "tokenizers", "models", "data", "training", METRICS},
-    "interop": PLAIN | {"config", "models", "tokenizers", "data", "objectives", "training", "runs"},
+    "interop": PLAIN
+    | {"config", "models", "tokenizers", "data", "objectives", "training", "runs"}
+    | {"launch.composing", "launch.config_files"},  # the objective that an imported run continues with is a config
     "launch": {"errors", "system", "config", "runs.create_or_resume", "reporting"},
     "pretraining": PLAIN
     | {"config", "tokenizers", "models", "data", "objectives", "training", "interop", "runs", "tasks.base"},
@@ -61,12 +63,12 @@ ALLOWED: dict[str, set[str]] = {
     "inference": PLAIN
     | {"", "config", "models", "tokenizers", "data", "objectives", "training", "runs", "pretraining", "tasks"}
     | {"reporting", "interop", "transfer"},
-    "study": PLAIN | {"config", "verdicts", "reporting", "runs", "launch.jobs"},
+    "study": PLAIN | {"config", "verdicts", "reporting", "runs", "launch.jobs", "launch.overrides"},
     "commands": {"*"},
     "api": PLAIN
     | {"config", "models", "tokenizers", "data", "tasks", "training", "runs", "interop", "transfer", "inference"}
-    | {"reporting", "launch.command_line"},
-    "cli": {"errors", "config", "launch.command_line", "system"},
+    | {"reporting", "launch.command_line", "launch.overrides"},
+    "cli": {"errors", "config", "launch.command_line", "launch.completion", "system"},
     "__main__": {"cli"},
 }
 
@@ -163,9 +165,26 @@ def test_no_arrow_runs_backwards_inside_a_room(room: str) -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_hydra_and_omegaconf_stay_in_the_rooms_that_compose() -> None:
+def test_only_launch_knows_how_settings_are_composed() -> None:
     composed = {path for path in FILES if {"hydra", "omegaconf"} & {name.split(".")[0] for _, name in imported(path)}}
-    assert {room_of_file(path) for path in composed} == {"config", "launch"}
+    assert {room_of_file(path) for path in composed} == {"launch"}
+
+
+def test_settings_are_objects_below_launch() -> None:
+    """A mapping is data: of a saved run, of a task's files, of a published model."""
+    takes = []
+    for path in FILES:
+        if room_of_file(path) not in {"commands", "pretraining", "transfer", "runs", "training", "inference", "study"}:
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef):
+                for argument in (*node.args.args, *node.args.kwonlyargs):
+                    kind = "" if argument.annotation is None else ast.unparse(argument.annotation)
+                    if argument.arg in ("cfg", "settings", "conf") and re.match(
+                        r"(Any|dict|Mapping|DictConfig)\b", kind
+                    ):
+                        takes.append(f"{path.relative_to(ROOT)}:{node.lineno}: {node.name}({argument.arg}: {kind})")
+    assert takes == []
 
 
 def test_no_circle_of_rooms() -> None:

@@ -36,7 +36,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
         (["what=[models]"], 1, 0),
         (["models"], 1, 0),
         (["what=[models]", "-cn", "list"], 1, 0),
-        (["what=[models]", "-m"], 4, 0),  # the place, the first point, the check of each point, and its run
+        (["what=[models]", "-m"], 3, 0),  # the place, the first point, and the check of each point
         (["what=[models]", "--cfg", "job"], 0, 1),
     ],
 )

@@ -92,7 +92,7 @@ def measure(
         deadline = time.perf_counter() + _SECONDS
         while len(passes) <= _STEPS and (len(passes) < 2 or time.perf_counter() < deadline):
             start = _now(hardware)
-            _total_loss(learner, batch_on_device, hardware).backward()
+            torch.autograd.backward(_total_loss(learner, batch_on_device, hardware))
             middle = _now(hardware)
             optimizer.set_factor(1e-3)
             optimizer.step()

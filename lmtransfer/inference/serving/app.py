@@ -276,7 +276,7 @@ def _protocol() -> type[Any]:
     """Return uvicorn's HTTP/1.1 protocol with a time limit on headers, which it lacks."""
     base: Any = import_module("uvicorn.protocols.http.h11_impl").H11Protocol
 
-    class Protocol(base):
+    class Protocol(base):  # type: ignore[misc]
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
             self._close_if_idle()

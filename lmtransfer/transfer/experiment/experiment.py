@@ -271,9 +271,10 @@ def baseline_results(
     Args:
         say: receives the reason if the baselines are left out.
     """
-    return process_group.broadcast(
+    baselines: dict[str, BaselineResult] = process_group.broadcast(
         _compute_baselines(setting, seeds, directory, command, say) if process_group.is_main() else None
     )
+    return baselines
 
 
 def _compute_baselines(
