@@ -168,6 +168,7 @@ class CommandSettings(Settings):
         words: the overrides of the command line or the call, as the user wrote them.
         options: the options of the command line with which a job finds the same configs.
         config_folders: the folders in which configs are found, in search order.
+        note: what the user should know about how the settings were put together.
         only_text: the settings whose texts may not look anything up (``${oc.env:HOME}``).
     """
 
@@ -175,6 +176,7 @@ class CommandSettings(Settings):
     words: tuple[str, ...] = Field(default=(), exclude=True)
     options: tuple[str, ...] = Field(default=(), exclude=True)
     config_folders: tuple[Path, ...] = Field(default=(), exclude=True)
+    note: str | None = Field(default=None, exclude=True)
 
     @property
     def given(self) -> Mapping[str, str]:

@@ -22,6 +22,7 @@ from lmtransfer.launch import command_help, config_files, overrides
 from lmtransfer.launch.composing import compose, quote_texts, refusal
 from lmtransfer.launch.config_files import drop_null_groups
 from lmtransfer.launch.overrides import CommandLine
+from lmtransfer.launch.recipes import fit_recipe
 from lmtransfer.launch.refusals import REFUSALS
 from lmtransfer.launch.run_once import run_once
 from lmtransfer.launch.short_forms import expand_task_groups
@@ -71,8 +72,9 @@ def _answer(command: str, line: CommandLine, words: Sequence[str], folders: Sequ
     """Print what the options ask for: the help page, or what Hydra tells about the configuration."""
     primary = line.config_name or command
     words = quote_texts(words, command=primary, config_dir=line.config_dir)
+    fitted = fit_recipe(primary, words, folders).words
     saved, errors = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
-    sys.argv = [f"lmtransfer {command}", *line.options, *(["-m"] if line.is_sweep else []), *words]
+    sys.argv = [f"lmtransfer {command}", *line.options, *(["-m"] if line.is_sweep else []), *fitted]
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises its errors instead of printing them
     try:
         if {"--help", "-h"}.isdisjoint(line.options):

@@ -17,13 +17,13 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from hydra.version import VersionBase
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from omegaconf.errors import OmegaConfBaseException
 
 from lmtransfer.config import paths
 from lmtransfer.config.settings import COMMANDS
 from lmtransfer.errors import ConfigError
-from lmtransfer.launch import overrides
+from lmtransfer.launch import overrides, recipes
 from lmtransfer.launch.phases import complete_phases
 from lmtransfer.launch.plain import LOOK_UP, to_plain
 from lmtransfer.launch.refusals import REFUSALS, arguments_if_known, diagnose
@@ -41,6 +41,7 @@ class Composed:
         hydra_config: the key ``hydra`` with Hydra's own settings.
         config_dir: the user's own folder with configs.
         config_name: the name of the primary config, if it is not the command's name.
+        note: what the user should know about the composition.
     """
 
     command: str
@@ -48,6 +49,7 @@ class Composed:
     hydra_config: DictConfig
     config_dir: str | None = None
     config_name: str | None = None
+    note: str | None = None
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -123,17 +125,23 @@ def compose_files(primary: str | None, words: Sequence[str], *, config_dir: str 
     Raises:
         HydraException: Hydra rejects the overrides; this can also be another error in ``REFUSALS``.
     """
+    fitted = recipes.fit_recipe(primary, words, paths.config_folders(config_dir))
     searched = [] if config_dir is None else [f"hydra.searchpath=[{Path(config_dir).absolute().as_uri()}]"]
     outer, base = GlobalHydra.instance().hydra, VersionBase.instance().version_base
     GlobalHydra.instance().clear()
     try:
         with initialize_config_dir(config_dir=str(paths.conf_dir()), version_base="1.3"):
-            return compose_with_hydra(primary, overrides=[*words, *searched], return_hydra_config=True)
+            config = compose_with_hydra(primary, overrides=[*fitted.words, *searched], return_hydra_config=True)
     finally:
         GlobalHydra.instance().clear()
         VersionBase.instance().version_base = base
         if outer is not None:
             GlobalHydra.instance().initialize(outer)
+    with read_write(config.hydra):
+        config.hydra.overrides.task = list(words)
+        if fitted.name is not None:
+            config.hydra.runtime.choices[recipes.GROUP] = fitted.name
+    return config
 
 
 @contextmanager
@@ -177,7 +185,8 @@ def compose(
     hydra_config = OmegaConf.masked_copy(config, ["hydra"])
     with open_dict(config):
         del config["hydra"]
-    return Composed(command, config, hydra_config, config_dir, None if primary == command else primary)
+    note = recipes.fit_recipe(primary, words, folders).note
+    return Composed(command, config, hydra_config, config_dir, None if primary == command else primary, note)
 
 
 def refusal(

@@ -90,8 +90,7 @@ def drop_null_groups(overrides: Sequence[str], *, primary: str, config_dir: str 
     """Replace ``group=null`` with ``~group``, as Hydra requires; drop overrides of groups that nothing chooses."""
     folders = paths.config_folders(config_dir)
     path = paths.find(f"{primary}.yaml", folders)
-    loaded = OmegaConf.to_container(load(path)) if path else {}
-    entries = (loaded.get("defaults") or []) if isinstance(loaded, dict) else []
+    entries = (read_plain(path).get("defaults") or []) if path else []
     chosen = {group: choice for entry in entries if isinstance(entry, dict) for group, choice in entry.items()}
     values = dict(override.partition("=")[::2] for override in overrides)
     by_recipe = _groups_chosen_by(str(values.get("experiment", chosen.get("experiment"))), folders)
@@ -161,11 +160,16 @@ def sibling(choice: str, entry: str) -> str:
 
 def _read(path: Path) -> tuple[list[str], list[str], dict[str, Any]]:
     """Read a file; return the groups and the files in its defaults list, and its other content."""
-    content = deepcopy(_parse(path, path.read_bytes()))
+    content = read_plain(path)
     entries = content.pop("defaults", None) or []
     groups = [str(group) for entry in entries if isinstance(entry, Mapping) for group in entry]
     files = [entry for entry in entries if isinstance(entry, str) and entry != "_self_"]
     return groups, files, content
+
+
+def read_plain(path: Path) -> dict[str, Any]:
+    """Read a config file as plain data, without resolving anything in it."""
+    return deepcopy(_parse(path, path.read_bytes()))
 
 
 @cache

@@ -18,6 +18,7 @@ from lmtransfer.config.component import Argument, arguments_of, resolve
 from lmtransfer.config.nearest import hint, list_names, nearest_name, translate_key
 from lmtransfer.errors import ConfigError
 from lmtransfer.launch import overrides
+from lmtransfer.launch.recipes import FITTED
 
 #: Hydra's errors when it cannot compose.
 REFUSALS = (HydraException, OmegaConfBaseException, ValueError, YAMLError, RecursionError)
@@ -161,7 +162,7 @@ def _groups(reference: DictConfig) -> list[str]:
 
 def _explain(error: Exception, folders: list[Path]) -> list[str]:
     """Explain one of Hydra's messages, or only shorten the message if there is no better explanation."""
-    message = str(error).strip() or str(error.__cause__ or type(error).__name__)
+    message = (str(error).strip() or str(error.__cause__ or type(error).__name__)).replace(FITTED, "")
     missing = re.match(r"You must specify '([^']+)'", message)
     if missing:
         exists = list_names(paths.group_options(missing[1], folders))

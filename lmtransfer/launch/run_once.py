@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from types import ModuleType
@@ -17,7 +18,7 @@ from lmtransfer.launch import overrides
 from lmtransfer.launch.composing import Composed, compose
 from lmtransfer.launch.config_files import drop_null_groups, primary_config, reference_config
 from lmtransfer.runs.create_or_resume import remove_failed_starts
-from lmtransfer.system import door, machine
+from lmtransfer.system import door, machine, ranks
 
 
 def run_once(composed: Composed, **arguments: Any) -> Any:
@@ -34,6 +35,8 @@ def run_once(composed: Composed, **arguments: Any) -> Any:
 
 def run_as_is(settings: CommandSettings, command: str, **arguments: Any) -> Any:
     """Run a command like ``run_once``, but raise machine errors unchanged."""
+    if settings.note is not None and ranks.is_first():
+        print(f"note: {settings.note}", file=sys.stderr)
     with command_door(settings, command), remove_failed_starts():
         return module_of(command).run(settings, **arguments)
 
@@ -54,7 +57,8 @@ def settings_of(composed: Composed) -> CommandSettings:
         known=reference_config(command, composed.choices, composed.folders),
         problems=problems,
     )
-    origin = {"words": composed.words, "options": composed.options, "config_folders": tuple(composed.folders)}
+    origin: dict[str, Any] = {"words": composed.words, "options": composed.options, "note": composed.note}
+    origin["config_folders"] = tuple(composed.folders)
     return settle(settings.model_copy(update=origin), primary_config(command))
 
 
