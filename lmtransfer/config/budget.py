@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 from typing import Any, TypeVar
 
-from lmtransfer.config.settings import CommandSettings, PretrainSettings, TrainSettings, TransferSettings
+from lmtransfer.config.settings import CommandSettings, TrainSettings, TransferSettings
 from lmtransfer.errors import ConfigError
 
 T = TypeVar("T", bound=CommandSettings)
@@ -19,8 +19,8 @@ def settle(settings: T, own: Mapping[str, Any]) -> T:
         own: the command's own config file.
     """
     changes: dict[str, Any] = {}
-    if isinstance(settings, PretrainSettings | TransferSettings):
-        changes["train"] = with_one_budget(settings.train, own.get("train") or {}, settings.given)
+    if isinstance(train := getattr(settings, "train", None), TrainSettings):
+        changes["train"] = with_one_budget(train, own.get("train") or {}, settings.given)
     if isinstance(settings, TransferSettings) and settings.learning_rates is not None and not _searches(settings):
         changes["learning_rates"] = None
     return settings.model_copy(update=changes)

@@ -332,7 +332,7 @@ class _WithData(CommandSettings):
 
 
 class _WithRuns(_WithData):
-    output_root: Folder = _doc("folder for run directories: <output_root>/<command>/<name>", "runs")
+    output_root: Folder = _doc("folder for run directories: <output_root>/<command>/<name>")
     cache_dir: Folder | None = _doc(
         "folder for tokenizers, tokenized corpora and large features, which runs reuse; null: ~/.cache/lmtransfer"
     )
@@ -374,26 +374,24 @@ class JobsSettings(Settings):
 
 
 class _Training(_WithRuns):
-    name: Name = _doc("name of the run directory <output_root>/<command>/<name>", "run")
-    seed: Whole = _doc("seed for data order, masks, initialization and dropout", 0)
+    name: Name = _doc("name of the run directory <output_root>/<command>/<name>")
+    seed: Whole = _doc("seed for data order, masks, initialization and dropout")
     seeds: Seeds = _doc(
         "number of training runs, with the seeds seed, seed + 1, ...; 5 seeds give a mean, a deviation, an interval "
         "and a verdict, whereas a single seed gives no verdict; resume=true can add seeds to a run with at least two",
-        1,
     )
     init: str | None = _doc(
         "run directory, or hf:<folder, or name@revision on the hub>, that provides the initial weights and the "
         "tokenizer; null: random weights"
     )
-    resume: bool = _doc("true: continue the run with this name from its last checkpoint", False)
+    resume: bool = _doc("true: continue the run with this name from its last checkpoint")
     jobs: SmallCount = _doc(
         "number of seeds (with -m: of points) to run at the same time, each in its own process with its share of the "
         "threads",
-        1,
     )
     cluster: ClusterSettings | None = _doc(_CLUSTER)
-    train: TrainSettings = TrainSettings()
-    hardware: HardwareSettings = HardwareSettings()
+    train: TrainSettings
+    hardware: HardwareSettings
     optimizer: Component = None
     schedule: Component = None
     tracker: Component = None
@@ -438,16 +436,14 @@ class TransferSettings(_Training):
     """
 
     is_solved: bool = Field(default=False, exclude=True)
-    split: str = _doc("split to score at the end", "dev")
+    split: str = _doc("split to score at the end")
     control: bool = _doc(
         "true: also train the same model from random initialization, with the same budget but its own choice of "
         "learning rate; in a probe, this encoder is frozen too",
-        False,
     )
     baseline: bool | None = _doc(
         "true: also score word-counting baselines on the same examples: TF-IDF and NB-SVM (labels), TF-IDF (numbers), "
         "the most common tag of each word (tags); null: no baselines",
-        True,
     )
     learning_rates: Sequence[Positive] | None = _doc(
         "learning rates to try, such as [1e-4,3e-4,1e-3]; the best rate on a held-out part of the training set is "
@@ -456,12 +452,10 @@ class TransferSettings(_Training):
     checkpoint: Literal["best", "last"] = _doc(
         "best: the checkpoint with the best held-out score; last: the final weights after training on the whole "
         "training set",
-        "best",
     )
     keep_weights: bool = _doc(
         "false, with several seeds: delete the weights of each seed and control after scoring them, but keep scores, "
         "predictions and reports",
-        True,
     )
     part: str | None = _doc("part of the command to perform, such as seed-3; set only by jobs")
     tokenizer_from: str | None = _doc(
@@ -730,17 +724,15 @@ class ImportSettings(CommandSettings):
 class InspectSettings(PretrainSettings):
     """Settings of ``inspect``, which also accepts all settings of ``pretrain``."""
 
-    rows: Annotated[int, Ge(0), Le(10_000)] = _doc("number of rows from the first step to show in full", 3)
+    rows: Annotated[int, Ge(0), Le(10_000)] = _doc("number of rows from the first step to show in full")
     strips: Annotated[int, Ge(0), Le(10_000)] = _doc(
-        "number of rows from the first step to show with one character per token", 8
+        "number of rows from the first step to show with one character per token"
     )
     sample: Annotated[int, Ge(1), Le(1_000_000)] = _doc(
-        "number of rows that are sampled from the epoch to measure rates", 2000
+        "number of rows that are sampled from the epoch to measure rates"
     )
-    epoch: Annotated[int, Ge(0), Le(1_000)] = _doc("epoch whose rows and masks are shown", 0)
-    measure: bool = _doc(
-        "true: run a few training steps to estimate time and memory; false: only count parameters", True
-    )
+    epoch: Annotated[int, Ge(0), Le(1_000)] = _doc("epoch whose rows and masks are shown")
+    measure: bool = _doc("true: run a few training steps to estimate time and memory; false: only count parameters")
     name: Name | None = _doc("accepted as in pretrain; inspect creates no run directory")  # type: ignore[assignment]
     task: TaskNode | None = None
 
@@ -810,7 +802,7 @@ class StudySettings(_WithRuns):
         "recipes by name: overrides for the `pretrain` command, or {pretrain: ..., <transfer>: ...} with overrides for "
         "each command"
     )
-    pretrain: StudyPretrainSettings = _doc("settings that all recipes share", StudyPretrainSettings())
+    pretrain: StudyPretrainSettings = _doc("settings that all recipes share")
     transfer_seeds: Seeds | None = _doc(
         "number of seeds for every transfer; null: the value of `seeds` in each transfer"
     )
