@@ -19,7 +19,7 @@ from lmtransfer.api import load
 from lmtransfer.config import paths
 from lmtransfer.errors import ConfigError
 from lmtransfer.interop.importing import build_objective_node
-from lmtransfer.launch.config_files import built_in_node
+from lmtransfer.launch.composing import built_in_node
 
 
 @pytest.mark.slow
