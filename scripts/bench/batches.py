@@ -22,11 +22,12 @@ import numpy as np
 import torch
 
 from lmtransfer.config import paths
-from lmtransfer.launch.composing import compose_files
+from lmtransfer.config.settings import PretrainSettings
+from lmtransfer.launch.run_once import command_settings
 from lmtransfer.objectives.learner import collect_output_positions
 from lmtransfer.objectives.source import PretrainingSource
 from lmtransfer.pretraining.build import PretrainingParts, build_parts
-from lmtransfer.pretraining.text import Text, read_text
+from lmtransfer.pretraining.text import Text, read_training_text
 from lmtransfer.tokenizers.base import characters_of
 
 from ..steps import run_script
@@ -105,7 +106,7 @@ def measure(name: str, length: int, batch_tokens: int, num_batches: int) -> floa
 def _parts(name: str, length: int) -> tuple[Text, PretrainingParts]:
     model = MODELS.get(name, "bert_laptop")
     words = ["~experiment", f"objective={name}", f"model={model}", f"objective.max_length={length}"]
-    cfg = compose_files(
+    settings = command_settings(
         "pretrain",
         [
             *words,
@@ -115,8 +116,9 @@ def _parts(name: str, length: int) -> tuple[Text, PretrainingParts]:
             "tokenizer.allow_fewer=true",
         ],
     )
-    text = read_text(cfg)
-    return text, build_parts(cfg, text.tokenizer)
+    assert isinstance(settings, PretrainSettings)
+    text = read_training_text(settings)
+    return text, build_parts(settings, text.tokenizer)
 
 
 if __name__ == "__main__":

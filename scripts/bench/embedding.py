@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -40,14 +41,14 @@ def main() -> None:
         return
     print(f"{processor('cpu')}, {options.threads} threads, {options.count} texts, {options.model}")
     sides = ["lmtransfer:fp32", "lmtransfer:auto", *(f"transformers:{size}" for size in _BATCH_SIZES)]
-    seconds: dict[str, float] = {}
+    fastest: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as name:
         options.folder = Path(name)
         for _ in range(options.turns):
             for side in sides:
-                seconds[side] = min(_seconds(side, options), seconds.get(side, float("inf")))
-        best = min(value for side, value in seconds.items() if side.startswith("transformers"))
-        for side, value in seconds.items():
+                fastest[side] = min(_seconds(side, options), fastest.get(side, float("inf")))
+        best = min(value for side, value in fastest.items() if side.startswith("transformers"))
+        for side, value in fastest.items():
             print(f"{side:<18} {options.count / value:>8.1f} texts/s  {best / value:>5.2f} times transformers")
         ours, theirs = (np.load(options.folder / f"{side.replace(':', '-')}.npy") for side in (sides[0], sides[-1]))
         print(f"largest difference of a vector {np.linalg.norm(ours - theirs, axis=1).max():.1e}")
@@ -76,7 +77,7 @@ def _seconds(side: str, options: argparse.Namespace) -> float:
     return float(output.split()[-1])
 
 
-def _ours(texts: list[str], options: argparse.Namespace, precision: str) -> tuple[np.ndarray, float]:
+def _ours(texts: list[str], options: argparse.Namespace, precision: Any) -> tuple[np.ndarray, float]:
     import torch
 
     import lmtransfer

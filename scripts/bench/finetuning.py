@@ -30,7 +30,7 @@ _SOURCES = {
 def examples_of(setting: Setting, corpus: Corpus, tokenizer: Tokenizer) -> EncodedExamples:
     """Build as many examples as the steps need; labels and spans are arbitrary, which does not affect the time."""
     texts = list(islice(_texts(setting.part, corpus), setting.rows * (setting.steps + setting.warmup)))
-    examples = [TextExample(str(i), *sides) for i, sides in enumerate(texts)]
+    examples = [TextExample(str(i), sides[0], sides[1] if len(sides) > 1 else None) for i, sides in enumerate(texts)]
     labels = np.arange(len(examples)) % 2
     encoded = encode_texts(examples, LabelTargets(labels), tokenizer, max_length=setting.length, num_segments=2)
     return _with_spans(encoded) if setting.part == "finetune_spans" else encoded

@@ -21,10 +21,9 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
-from omegaconf import DictConfig
 
-from lmtransfer.config.component import build
-from lmtransfer.launch.composing import command_config
+from lmtransfer.config.settings import TransferSettings
+from lmtransfer.launch.run_once import command_settings
 from lmtransfer.tasks.subsets import train_and_held_out
 from lmtransfer.training.hardware import Hardware, setup
 
@@ -34,28 +33,30 @@ from .trainer_sides import MARK, Flags
 MULTIPLE = 32
 
 
-def measure(cfg: DictConfig, *, folder: str, flags: Flags, max_steps: int | None) -> dict[str, Any]:
+def measure(settings: TransferSettings, *, folder: str, flags: Flags, max_steps: int | None) -> dict[str, Any]:
     """Train with timed steps, and evaluate on the dev split unless ``max_steps`` is set.
 
     Args:
-        cfg: configuration of ``lmtransfer finetune``.
+        settings: settings of ``lmtransfer finetune``.
         folder: the published checkpoint.
         flags: flags of the Trainer.
         max_steps: number of steps in a trial; None for all epochs.
     """
-    settings = cfg.hardware
-    hardware = setup(device=settings.device, precision=settings.precision, threads=settings.threads, keep_memory=False)
+    own = settings.hardware
+    hardware = setup(device=own.device, precision=own.precision, threads=own.threads, keep_memory=False)
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    task = build(cfg.task, data_root=cfg.data_root)
+    task: Any = settings.task.build(data_root=settings.data_root)
     train = task.examples("train")
     labels = np.array([example.label for example in train])
-    rows, _ = train_and_held_out(labels, num_train=cfg.task.num_train, dev_from_train=None, seed=cfg.seed)
-    transformers.set_seed(cfg.seed)
+    rows, _ = train_and_held_out(
+        labels, num_train=settings.task.get("num_train"), dev_from_train=None, seed=settings.seed
+    )
+    transformers.set_seed(settings.seed)
     model = transformers.AutoModelForSequenceClassification.from_pretrained(
         folder,
         num_labels=len(task.labels),
         attention_probs_dropout_prob=0.0,
-        classifier_dropout=cfg.transfer.dropout,
+        classifier_dropout=settings.transfer.get("dropout"),
         attn_implementation=flags.attention,
     )
     watch = _Watch()
@@ -69,18 +70,18 @@ def measure(cfg: DictConfig, *, folder: str, flags: Flags, max_steps: int | None
     with tempfile.TemporaryDirectory() as output:
         trainer = _Peer(
             model=model,
-            args=_arguments(cfg, hardware, flags, output=output, max_steps=max_steps),
-            train_dataset=_rows([train[place] for place in rows], tokenizer, cfg.task.max_length),
+            args=_arguments(settings, hardware, flags, output=output, max_steps=max_steps),
+            train_dataset=_rows([train[place] for place in rows], tokenizer, settings.task.get("max_length")),
             data_collator=collate,
             callbacks=[watch],
         )
-        trainer.schedule = build(cfg.schedule)
+        trainer.schedule = settings.schedule.build()
         trainer.train()
         result = {"ended": watch.ended, "seconds": watch.ended[-1], "tokens": sum(watch.tokens[: len(watch.ended)])}
         if max_steps is None:
             dev = task.examples("dev")
             with torch.compiler.set_stance("force_eager"):
-                output = trainer.predict(_rows(dev, tokenizer, cfg.task.max_length))
+                output = trainer.predict(_rows(dev, tokenizer, settings.task.get("max_length")))
             # The order differs from dev: with batches of similar length, the Trainer predicts in the order of lengths.
             result["accuracy"] = float(np.mean(output.predictions.argmax(-1) == output.label_ids))
     return result
@@ -119,26 +120,30 @@ class _Watch(transformers.TrainerCallback):
         self.ended.append(time.perf_counter() - self.start_time)
 
 
-def _arguments(cfg: DictConfig, hardware: Hardware, flags: Flags, *, output: str, max_steps: int | None) -> Any:
+def _arguments(
+    settings: TransferSettings, hardware: Hardware, flags: Flags, *, output: str, max_steps: int | None
+) -> Any:
     names = {field.name for field in dataclasses.fields(transformers.TrainingArguments)}
+    optimizer = settings.optimizer
+    betas = optimizer.get("betas")
     sampling = {"train_sampling_strategy": "group_by_length" if flags.grouped else "random"}
     return transformers.TrainingArguments(
         output_dir=output,
-        per_device_train_batch_size=cfg.train.batch_examples,
+        per_device_train_batch_size=settings.train.batch_examples,
         per_device_eval_batch_size=64,
-        num_train_epochs=cfg.train.epochs,
+        num_train_epochs=settings.train.epochs,
         max_steps=max_steps or -1,
-        learning_rate=cfg.optimizer.learning_rate,
-        weight_decay=cfg.optimizer.weight_decay,
-        adam_beta1=cfg.optimizer.betas[0],
-        adam_beta2=cfg.optimizer.betas[1],
-        adam_epsilon=cfg.optimizer.eps,
-        max_grad_norm=cfg.train.max_grad_norm,
+        learning_rate=optimizer.get("learning_rate"),
+        weight_decay=optimizer.get("weight_decay"),
+        adam_beta1=betas[0],
+        adam_beta2=betas[1],
+        adam_epsilon=optimizer.get("eps"),
+        max_grad_norm=settings.train.max_grad_norm,
         optim="adamw_torch_fused",
         bf16=hardware.precision.name == "bf16",
         fp16=hardware.precision.name == "fp16",
         torch_compile=flags.compiled,
-        seed=cfg.seed,
+        seed=settings.seed,
         use_cpu=hardware.device.type == "cpu",
         dataloader_num_workers=0,
         dataloader_pin_memory=hardware.device.type == "cuda",
@@ -164,8 +169,9 @@ def _rows(examples: Sequence[Any], tokenizer: Any, max_length: int) -> list[dict
 def main() -> None:
     """Perform the run that the first argument describes."""
     run = json.loads(sys.argv[1])
-    with command_config("finetune", run["words"]) as cfg:
-        result = measure(cfg, folder=run["folder"], flags=Flags(**run["flags"]), max_steps=run.get("max_steps"))
+    settings = command_settings("finetune", run["words"])
+    assert isinstance(settings, TransferSettings)
+    result = measure(settings, folder=run["folder"], flags=Flags(**run["flags"]), max_steps=run.get("max_steps"))
     print(MARK + json.dumps(result), flush=True)
 
 
