@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import yaml
 from omegaconf import OmegaConf
 
 from lmtransfer.config import paths
@@ -80,7 +81,7 @@ def _settings(values: Mapping[str, Any], kind: Any, indent: str) -> Iterator[str
     texts = argument_docs(str(values.get("_target_"))) | descriptions(kind)
     groups = {name: value for name, value in values.items() if isinstance(value, dict) and value}
     plain = {name: None if name in groups else value for name, value in values.items()}
-    lines = OmegaConf.to_yaml(OmegaConf.create(plain)).splitlines()
+    lines = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True).splitlines()
     starts = [place for place, line in enumerate(lines) if line[0] not in " -"]
     for name, start, end in zip(values, starts, [*starts[1:], len(lines)], strict=True):
         line = indent + (f"{name}:" if name in groups else lines[start])
