@@ -2,10 +2,10 @@
 
 Each function takes the settings of its command. A string is a word of the command line, and a keyword is a top-level
 key: ``pretrain("corpus=text", "corpus.path=my/texts", name="mine", train={"steps": 200})``. A dictionary holds the keys
-of a node, and ``config_dir`` is a folder with your own configs. ``lmtransfer <command> --help`` shows all keys. Keyword
-values are taken literally: a string is text, None is null, and a path or a ``Run`` stands for its path. A function
-performs one run and returns when it is finished. It raises an error of ``lmtransfer.errors`` with the message of the
-command line, and prints what the command prints.
+of a node, and ``config_dir`` is a folder with your own configs. ``help(pretrain)`` and ``lmtransfer pretrain --help``
+show all keys. Keyword values are taken literally: a string is text, None is null, and a path or a ``Run`` stands for
+its path. A function performs one run and returns when it is finished. It raises an error of ``lmtransfer.errors`` with
+the message of the command line, and prints what the command prints.
 
 Functions can be called any number of times, even in a notebook. Hydra's state is restored after each call. Calls from
 several threads run one after another, because Hydra supports one running command per process; to run several at once,
@@ -15,6 +15,7 @@ start several processes. In the main thread, Ctrl-C finishes the current trainin
 
 from __future__ import annotations
 
+import ast
 import functools
 import inspect
 import json
@@ -242,26 +243,60 @@ def format_value(value: Setting, key: str) -> str:
     )
 
 
+def _with_settings(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+    """Give a function the settings of its command, in its signature and docstring, as the package's stub states them.
+
+    The function itself accepts any keyword, so that its message about a misspelled setting suggests the right one.
+    """
+    stated = _stated_functions()[function.__name__]
+    parameters = inspect.signature(function).parameters
+    settings = [
+        inspect.Parameter(argument.arg, inspect.Parameter.KEYWORD_ONLY, default=..., annotation=_source(argument))
+        for argument in stated.args.kwonlyargs
+        if argument.arg not in parameters
+    ]
+    kept = [parameter for parameter in parameters.values() if parameter.kind is not parameter.VAR_KEYWORD]
+    signature = inspect.Signature([*kept, *settings], return_annotation=function.__annotations__["return"])
+    function.__signature__ = signature  # type: ignore[attr-defined]
+    function.__doc__ = ast.get_docstring(stated)
+    return function
+
+
+@functools.cache
+def _stated_functions() -> dict[str, ast.FunctionDef]:
+    stub = ast.parse(Path(__file__).with_name("__init__.pyi").read_text(encoding="utf-8"))
+    return {node.name: node for node in stub.body if isinstance(node, ast.FunctionDef)}
+
+
+def _source(argument: ast.arg) -> str:
+    return "" if argument.annotation is None else ast.unparse(argument.annotation)
+
+
+@_with_settings
 def pretrain(*words: str, config_dir: Folder | None = None, **settings: Setting) -> Run:
     """Pretrain an encoder on raw text; see ``lmtransfer pretrain --help``."""
     return Run(_call("pretrain", words, config_dir, settings))
 
 
+@_with_settings
 def probe(*words: str, config_dir: Folder | None = None, **settings: Setting) -> TransferRun:
     """Train a head on a frozen encoder; see ``lmtransfer probe --help``."""
     return TransferRun(_call("probe", words, config_dir, settings))
 
 
+@_with_settings
 def finetune(*words: str, config_dir: Folder | None = None, **settings: Setting) -> TransferRun:
     """Train a pretrained encoder and a new head on a task; see ``lmtransfer finetune --help``."""
     return TransferRun(_call("finetune", words, config_dir, settings))
 
 
+@_with_settings
 def evaluate(*words: str, config_dir: Folder | None = None, **settings: Setting) -> Run:
     """Score a run on a split, or measure the losses of a pretraining run; see ``lmtransfer evaluate --help``."""
     return Run(_call("evaluate", words, config_dir, settings))
 
 
+@_with_settings
 def predict(*words: str, config_dir: Folder | None = None, **settings: Setting) -> list[dict[str, Any]]:
     """Predict for a text, a file or a split, or fill in masks; see ``lmtransfer predict --help``.
 
@@ -273,6 +308,7 @@ def predict(*words: str, config_dir: Folder | None = None, **settings: Setting) 
     return answers
 
 
+@_with_settings
 def export(*words: str, config_dir: Folder | None = None, **settings: Setting) -> Path | None:
     """Export a run for other libraries or unchanged, and push it to the hub; see ``lmtransfer export --help``.
 
@@ -282,6 +318,7 @@ def export(*words: str, config_dir: Folder | None = None, **settings: Setting) -
     return folder
 
 
+@_with_settings
 def report(*words: Folder, config_dir: Folder | None = None, **settings: Setting) -> Report:
     """Compare all results in tables and figures; see ``lmtransfer report --help``."""
     return Report(_call("report", words, config_dir, settings))

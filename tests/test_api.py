@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -30,10 +32,11 @@ from torch.nn import functional
 import lmtransfer as package
 from lmtransfer import evaluate, export, finetune, load, predict, pretrain, report
 from lmtransfer.api import Run, check_arguments, command_line, format_value
-from lmtransfer.config import paths
+from lmtransfer.config import main_help, paths
 from lmtransfer.config.types import TopK
 from lmtransfer.data.batch import pack
 from lmtransfer.errors import ConfigError, DataError, RunDirectoryError
+from lmtransfer.launch.config_files import primary_config
 from lmtransfer.training import hardware, precision
 
 TWO_STEPS = [*TINY, *TEXT, *SHORT, "train.steps=2", "experiment=null", "hardware=exact"]
@@ -85,6 +88,56 @@ def test_the_package_imports_nothing_heavy_until_a_function_is_used() -> None:
     for name in package.__all__:  # beside modules of the same names
         assert callable(getattr(package, name)), name
         assert getattr(package, name).__doc__
+
+
+@pytest.mark.parametrize("name", ["pretrain", "probe", "finetune", "evaluate", "predict", "export", "report"])
+def test_a_function_states_the_settings_of_its_command(name: str) -> None:
+    function = getattr(package, name)
+    parameters = inspect.signature(function).parameters
+    assert set(parameters) - {"words", "config_dir"} == set(primary_config(name))
+    assert not [key for key in primary_config(name) if f"\n    {key}: " not in inspect.getdoc(function)]
+
+
+def test_the_guide_lists_all_functions() -> None:
+    section = (main_help.GUIDES / "start.md").read_text().partition("## In Python")[2].partition("\n## ")[0]
+    listed = [name for line in section.splitlines() if line.startswith("| `") for name in re.findall(r"`(\w+)`", line)]
+    assert set(package.__all__) <= set(listed)
+    assert all(f"| `{name}" in section or f", `{name}` |" in section for name in package.__all__)
+
+
+USER_CODE = """
+import lmtransfer
+from pathlib import Path
+from lmtransfer import evaluate, export, finetune, load, load_records, predict, pretrain, probe, report
+
+run = pretrain("corpus.path=my", corpus="text", train={"steps": 200, "save_at": [0, "1M"]}, tracker=["jsonl", "wandb"])
+tuned = finetune(init=run, task={"num_train": 9}, hardware={"device": "cpu"}, experiment=None, config_dir=Path("mine"))
+probe(init=Path("runs/a"), hardware="exact", control=True, learning_rates=[1, 1e-3])
+evaluate(run=tuned, revisions="all"), predict(run=tuned, text="a"), export(run=run, format="onnx"), load(tuned)
+report("runs", Path("more"), figures=False), load_records("runs"), lmtransfer.__version__
+"""
+WRONG_CODE = {
+    'pretrain(seeds="three")': "seeds",
+    "pretrain(trian={})": "trian",
+    'pretrain(train={"stepz": 3})': "stepz",
+    'finetune(hardware={"precision": "fp8"})': "hardware",
+    "finetune(init=3)": "init",
+    'finetune(checkpoint="first")': "checkpoint",
+    "report(runs=[1])": "List item",
+    "lmtransfer.pretrian()": "pretrian",
+}
+
+
+def test_a_type_checker_accepts_right_calls_and_names_wrong_settings(tmp_path: Path) -> None:
+    (tmp_path / "user.py").write_text(USER_CODE + "\n".join(WRONG_CODE))
+    skip = "[mypy]\n[mypy-lmtransfer.*]\nfollow_imports = skip\n[mypy-lmtransfer]\nfollow_imports = normal\n"
+    (tmp_path / "mypy.ini").write_text(skip)  # the stub alone, not the modules that it imports
+    words = ["--config-file", "mypy.ini", "--cache-dir", os.devnull, "user.py"]
+    done = subprocess.run([sys.executable, "-m", "mypy", *words], cwd=tmp_path, capture_output=True, text=True)
+    problems = [line for line in done.stdout.splitlines() if ": error: " in line]
+    first = USER_CODE.count("\n") + 1
+    assert [line.split(":")[1] for line in problems] == [str(first + place) for place in range(len(WRONG_CODE))]
+    assert [problem for problem, name in zip(problems, WRONG_CODE.values(), strict=True) if name not in problem] == []
 
 
 @pytest.mark.slow

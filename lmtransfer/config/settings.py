@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias, get_args
 
@@ -34,7 +34,6 @@ from lmtransfer.config.types import (
     Whole,
     WholeLength,
 )
-from lmtransfer.system.validation import join
 
 if TYPE_CHECKING:
     from lmtransfer.data.documents import Corpus
@@ -126,15 +125,6 @@ class Settings(pydantic.BaseModel):
         annotation = cls.annotation_of(name)
         return annotation is Any or type(None) in get_args(annotation)
 
-    @classmethod
-    def docs(cls, key: str = "") -> Iterator[tuple[str, str]]:
-        """Yield the full key and the description of each setting that has a description."""
-        for name, field in cls.model_fields.items():
-            if field.description:
-                yield join(key, name), field.description
-            if (model := cls.model_of(name)) is not None:
-                yield from model.docs(join(key, name))
-
     def chosen(self, *names: str) -> dict[str, Any]:
         """Return the values of the named settings that are neither null nor false."""
         values = {name: getattr(self, name) for name in names}
@@ -149,6 +139,13 @@ class Settings(pydantic.BaseModel):
         }
         plain = {name: _plain(value) for name, value in self if name not in left_out}
         return plain if self.component is None else plain.pop(self.component) | plain
+
+
+def descriptions(annotation: Any) -> dict[str, str]:
+    """Return the description of each key of a type of settings, also beside null; empty for other types."""
+    kinds = [kind for kind in (annotation, *get_args(annotation)) if isinstance(kind, type)]
+    models = [kind for kind in kinds if issubclass(kind, Settings)]
+    return {name: field.description or "" for kind in models for name, field in kind.model_fields.items()}
 
 
 def _plain(value: Any) -> Any:
@@ -259,7 +256,8 @@ class HardwareSettings(Settings):
     precision: Literal["auto", "fp32", "bf16", "fp16"] = _doc("auto, fp32, bf16 or fp16", "auto")
     threads: SmallCount | None = _doc("number of CPU threads; null: one per usable physical core")
     compile: bool | Literal["auto"] = _doc(
-        "whether to compile each block with torch.compile: auto (in pretraining on CUDA, if possible), true or false",
+        "whether to compile each block with torch.compile: auto (in pretraining on CUDA, if there is a C compiler), "
+        "true or false",
         "auto",
     )
     activation_checkpointing: bool = _doc(
@@ -267,7 +265,8 @@ class HardwareSettings(Settings):
     )
     residual: Literal["auto", "float32", "bfloat16"] = _doc(
         "dtype of the hidden states between layers in training: auto (bfloat16 in pretraining on CUDA with bf16, "
-        "otherwise float32), float32 or bfloat16",
+        "otherwise float32), float32 or bfloat16, which needs less memory and is faster on a GPU, but rounds sums to 8 "
+        "bits, so that losses differ slightly",
         "auto",
     )
     shard: bool = _doc(
@@ -282,10 +281,18 @@ class ObjectiveSettings(Settings):
 
     max_length: Count = _doc("maximum row length in tokens", 128)
     mask_prob: PositiveProb = _doc("share of tokens that are masked or replaced", 0.15)
-    causal_share: Prob = _doc("share of rows predicted from left to right", 0.25)
-    rows: RowsNode
-    corruption: CorruptionNode
-    losses: Mapping[str, LossNode]
+    causal_share: Prob = _doc("share of rows predicted from left to right, sampled for each row", 0.25)
+    tie_output: bool = _doc(
+        "true: the token embeddings are the output matrix; false: a separate output matrix for each head", True
+    )
+    predict: Literal["same", "next"] = _doc(
+        "same: a masked token is predicted from its own position; next: from the position before it, with one head "
+        "for masked and left-to-right losses (GPT-BERT)",
+        "same",
+    )
+    rows: RowsNode = _doc("how rows are cut from documents")
+    corruption: CorruptionNode = _doc("which tokens are hidden, and how")
+    losses: Mapping[str, LossNode] = _doc("losses, which are added up with their weights")
 
 
 class PhaseTrainSettings(Settings):
@@ -324,6 +331,16 @@ _RUN = (
     "directory of a pretraining, probe or finetuning run (the first seed if it has several), or hf:<folder or name on "
     "the hub>"
 )
+_HARDWARE = "device, precision, threads, compilation and memory"
+_TASK = "labeled data, with its files, columns and metrics"
+_MODEL = "encoder"
+_CORPUS = "raw text"
+_OBJECTIVE = "what the encoder is trained to predict, on which rows and with which masks"
+_TOKENIZER = "tokenizer to train on the corpus"
+_SCREENING = "whether to report or drop near-duplicates and documents that contain evaluation texts; null: neither"
+_OPTIMIZER = "optimizer with its learning rate"
+_SCHEDULE = "learning-rate schedule"
+_TRACKER = "services to which metrics are logged, besides metrics.jsonl"
 _ENSEMBLE = "true: average the probabilities (or scores) over all seeds of the run"
 
 
@@ -390,12 +407,12 @@ class _Training(_WithRuns):
         "threads",
     )
     cluster: ClusterSettings | None = _doc(_CLUSTER)
-    train: TrainSettings
-    hardware: HardwareSettings
-    optimizer: Component = None
-    schedule: Component = None
-    tracker: Component = None
-    experiment: Component = None
+    train: TrainSettings = _doc("budget, batch sizes, and intervals")
+    hardware: HardwareSettings = _doc(_HARDWARE)
+    optimizer: Component = _doc(_OPTIMIZER)
+    schedule: Component = _doc(_SCHEDULE)
+    tracker: Component = _doc(_TRACKER)
+    experiment: Component = _doc("recipe: settings that other settings of the command override; null: none")
 
 
 class _Words(Settings):
@@ -416,16 +433,18 @@ class TokenizerSettings(_Words):
 class PretrainSettings(_Training):
     """Settings of ``pretrain``."""
 
-    model: ModelNode
-    objective: ObjectiveSettings
-    corpus: CorpusNode
-    tokenizer: TokenizerSettings
-    phases: Mapping[str, PhaseSettings] | None = None
-    screening: ScreeningNode | None = None
-    embeddings: EmbeddingsNode | None = None
-    optimizer: OptimizerNode
-    schedule: ScheduleNode
-    tracker: Mapping[str, TrackerNode]
+    model: ModelNode = _doc(_MODEL)
+    objective: ObjectiveSettings = _doc(_OBJECTIVE)
+    corpus: CorpusNode = _doc(_CORPUS)
+    tokenizer: TokenizerSettings = _doc(_TOKENIZER)
+    phases: Mapping[str, PhaseSettings] | None = _doc(
+        "phases of the run, each with its own objective, masks, rows, batches or learning rate; null: a single phase"
+    )
+    screening: ScreeningNode | None = _doc(_SCREENING)
+    embeddings: EmbeddingsNode | None = _doc("initial token embeddings, counted in the corpus; null: random")
+    optimizer: OptimizerNode = _doc(_OPTIMIZER)
+    schedule: ScheduleNode = _doc(_SCHEDULE)
+    tracker: Mapping[str, TrackerNode] = _doc(_TRACKER)
 
 
 class TransferSettings(_Training):
@@ -461,14 +480,14 @@ class TransferSettings(_Training):
     tokenizer_from: str | None = _doc(
         "with model=... and without init: train from random initialization with the tokenizer of this run"
     )
-    task: TaskNode
-    transfer: TransferNode
-    optimizer: TransferOptimizerNode
-    schedule: ScheduleNode
-    tracker: Mapping[str, TrackerNode]
-    model: ModelNode | None = None
-    corpus: CorpusNode | None = None
-    objective: ObjectiveSettings | None = None
+    task: TaskNode = _doc(_TASK)
+    transfer: TransferNode = _doc("what is trained, and what the head reads from the encoder")
+    optimizer: TransferOptimizerNode = _doc(_OPTIMIZER)
+    schedule: ScheduleNode = _doc(_SCHEDULE)
+    tracker: Mapping[str, TrackerNode] = _doc(_TRACKER)
+    model: ModelNode | None = _doc("encoder to train from random initialization; null: that of init")
+    corpus: CorpusNode | None = _doc("text for transfer=joint; null: the text of init")
+    objective: ObjectiveSettings | None = _doc("objective for transfer=joint; null: the objective of init")
 
     @override
     def plain(self) -> dict[str, Any]:
@@ -518,9 +537,9 @@ class EvaluateSettings(_OfARun, _WithRuns):
         "scored with its control",
     )
     overwrite: bool = _doc("true: replace an existing evaluation with this name")
-    hardware: HardwareSettings
-    task: TaskNode | None = None
-    corpus: CorpusNode | None = None
+    hardware: HardwareSettings = _doc(_HARDWARE)
+    task: TaskNode | None = _doc("task to score; null: the task of the run, or its held-out text if it has no task")
+    corpus: CorpusNode | None = _doc("text to score a pretraining run on; null: the held-out part of its own text")
 
 
 _InputFormat: TypeAlias = Literal[TextFormat, "conll", "conllu", "squad", "quac", "coqa"]
@@ -569,8 +588,8 @@ class PredictSettings(_OfARun, _WithData):
         "have arrived",
     )
     overwrite: bool = _doc(_OVERWRITE)
-    hardware: HardwareSettings
-    task: TaskNode | None = None
+    hardware: HardwareSettings = _doc(_HARDWARE)
+    task: TaskNode | None = _doc("task with the same labels whose split is predicted; null: the task of the run")
 
 
 class EmbedSettings(_OfARun):
@@ -613,7 +632,7 @@ class EmbedSettings(_OfARun):
     encoding_errors: Literal["strict", "replace"] = _doc(_ENCODING_ERRORS)
     group: Group = _doc("maximum number of rows in memory at a time; also the row group size of parquet output")
     overwrite: bool = _doc(_OVERWRITE)
-    hardware: HardwareSettings
+    hardware: HardwareSettings = _doc(_HARDWARE)
 
 
 _MARGIN = 'margin in points; 1: report "equivalent within 1 point" if two one-sided tests show a smaller difference'
@@ -703,7 +722,7 @@ class ExportSettings(_WithData):
     overwrite: bool = _doc("true: replace an existing export, and the files on the hub's branch")
     push: str | None = _doc("hub repository to upload to, such as my-name/my-model; it is created if it does not exist")
     dry_run: bool = _doc("true: list what push would send, but send nothing")
-    hub: ExportHubSettings
+    hub: ExportHubSettings = _doc("repository on the hub that push uploads to")
     data_root: Folder | None = _doc(
         "data folder; if it contains the run's own text, the export is also checked on some lines of this text"
     )
@@ -717,7 +736,7 @@ class ImportSettings(CommandSettings):
         "name of the run directory <output_root>/import/<name>; null: the last part of source, or the name of the "
         "copied run"
     )
-    tokenizer: _Words = _Words()
+    tokenizer: _Words = _doc("words to add to the tokenizer", _Words())
     output_root: Folder = _doc("folder for run directories")
 
 
@@ -734,7 +753,7 @@ class InspectSettings(PretrainSettings):
     epoch: Annotated[int, Ge(0), Le(1_000)] = _doc("epoch whose rows and masks are shown")
     measure: bool = _doc("true: run a few training steps to estimate time and memory; false: only count parameters")
     name: Name | None = _doc("accepted as in pretrain; inspect creates no run directory")  # type: ignore[assignment]
-    task: TaskNode | None = None
+    task: TaskNode | None = _doc("task whose examples to show with init; null: show pretraining rows")
 
 
 class ListSettings(CommandSettings):
@@ -757,9 +776,9 @@ class PrepareSettings(_WithData):
         "which of several jobs this is, such as 3/16: the job tokenizes its share of the corpus, and a last prepare "
         "without shard joins them; null: the whole corpus"
     )
-    corpus: CorpusNode
-    tokenizer: TrainerNode
-    screening: ScreeningNode | None = None
+    corpus: CorpusNode = _doc(_CORPUS)
+    tokenizer: TrainerNode = _doc(_TOKENIZER)
+    screening: ScreeningNode | None = _doc(_SCREENING)
 
 
 class ServeSettings(_OfARun):
@@ -777,7 +796,7 @@ class ServeSettings(_OfARun):
         "maximum size of a request in bytes; larger requests are rejected"
     )
     max_seconds: Positive = _doc("maximum time for a response in seconds, half of which is for the evidence of words")
-    hardware: HardwareSettings
+    hardware: HardwareSettings = _doc(_HARDWARE)
 
 
 class StudyPretrainSettings(_Budget):
@@ -824,7 +843,7 @@ class StudySettings(_WithRuns):
         "false: transfers with several seeds delete the weights of each seed and control after scoring them", True
     )
     demonstration: bool = _doc("true: the runs are too short for verdicts, so the sentences state only numbers", False)
-    study: Component = None
+    study: Component = _doc("study to run: recipes, transfers and figures; null: only those of the command")
 
 
 COMMANDS: Mapping[str, type[CommandSettings]] = {

@@ -345,7 +345,19 @@ def _lines(documents: Path, matches: dict[int, NearDuplicate | None]) -> Iterato
 
 @dataclass(kw_only=True, eq=False)
 class Screening:
-    """Settings of a screening, which reports or drops near-duplicates and evaluation texts (keyed by set name)."""
+    """Settings of a screening, which reports or drops near-duplicates and evaluation texts (keyed by set name).
+
+    Args:
+        action: report: list what was found; drop: also leave these documents out.
+        min_jaccard: documents are near-duplicates if the Jaccard similarity of their shingles is at least this number,
+            greater than 0 and at most 1; null: do not search.
+        shingle_words: number of consecutive words in a shingle.
+        overlap_with: [sst2, my/test.txt]: tasks, whose dev and test texts are searched for, and files with one text per
+            line.
+        ngram_words: number of consecutive words in the n-grams of evaluation texts; shorter texts are not searched for.
+        min_overlap: a document contains a text if it has at least this share of the text's n-grams, greater than 0 and
+            at most 1 (PaLM, arXiv:2204.02311, section 8).
+    """
 
     action: Literal["report", "drop"]
     min_jaccard: PositiveProb | None = 0.8

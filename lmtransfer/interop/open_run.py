@@ -9,7 +9,7 @@ from pathlib import Path
 from lmtransfer.config.revisions import split_revision
 from lmtransfer.errors import RunDirectoryError
 from lmtransfer.interop.hub import repository_of
-from lmtransfer.interop.published_folder import COMMIT, PREFIX, find_published, is_hub_name
+from lmtransfer.interop.published_folder import COMMIT, PREFIX, find_published, find_run
 from lmtransfer.runs.result import RunResult, few_steps_warning
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.runs.saved_run import SavedRun, folders_with_checkpoints, read_saved, seed_folders
@@ -30,25 +30,10 @@ def run_folder(path: str | Path, *, key: str) -> RunDirectory:
             for line in [*import_summary(imported), f"saved in the cache: {folder}"]:
                 print(line, file=sys.stderr)
         return RunDirectory.open(folder)
-    location, _ = split_revision(str(path))
     try:
-        return RunDirectory.open(Path(location).expanduser())
+        return RunDirectory.open(find_run(str(path), key=key))
     except RunDirectoryError as error:
-        before, at, revision = location.rpartition("@")
-        if at and Path(before).expanduser().is_dir():
-            raise RunDirectoryError(
-                f"{key}={path}: {revision!r} is not a revision of a run: give a number of tokens, such as {before}@1M"
-            ) from None
-        raise RunDirectoryError(f"{key}: {error}{_as_published(str(path), key)}") from None
-
-
-def _as_published(path: str, key: str) -> str:
-    """Return a hint to add the prefix if the path may name a published model; otherwise an empty string."""
-    if (Path(path).expanduser() / "config.json").is_file():
-        return f"; this folder holds a published model: write {key}=hf:{path}"
-    if is_hub_name(path) and not Path(Path(path).parts[0]).exists():
-        return f"; for a model on the Hugging Face hub, write {key}=hf:{path}"
-    return ""
+        raise RunDirectoryError(f"{key}: {error}") from None
 
 
 def open_saved(path: str | Path, *, key: str, trust: bool = False) -> SavedRun:

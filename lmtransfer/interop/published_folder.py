@@ -11,8 +11,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from lmtransfer.errors import CheckpointError, HubError
+from lmtransfer.config.revisions import split_revision
+from lmtransfer.errors import CheckpointError, HubError, RunDirectoryError
 from lmtransfer.interop.hub import cached_copy, cached_repository, download
+from lmtransfer.runs.create_or_resume import check_run_folder
 from lmtransfer.system import door
 from lmtransfer.system.safe_files import check_folder, is_lfs_pointer, read_json
 
@@ -103,6 +105,31 @@ def find_published(path: str, *, key: str) -> PublishedFolder:
             "files, or the name of a model on the hub (owner/name)"
         )
     return _from_hub(text, f"{key}={path}")
+
+
+def find_run(path: str, *, key: str) -> Path:
+    """Return the folder of the run at the user's path, which may end with a revision (``@1M``)."""
+    location, _ = split_revision(path)
+    folder = Path(location).expanduser().absolute()
+    try:
+        check_run_folder(folder)
+    except RunDirectoryError as error:
+        before, at, revision = location.rpartition("@")
+        if at and Path(before).expanduser().is_dir():
+            raise RunDirectoryError(
+                f"{key}={path}: {revision!r} is not a revision of a run: give a number of tokens, such as {before}@1M"
+            ) from None
+        raise RunDirectoryError(f"{key}: {error}{_as_published(path, key)}") from None
+    return folder
+
+
+def _as_published(path: str, key: str) -> str:
+    """Return a hint to add the prefix if the path may name a published model; otherwise an empty string."""
+    if (Path(path).expanduser() / "config.json").is_file():
+        return f"; this folder holds a published model: write {key}=hf:{path}"
+    if is_hub_name(path) and not Path(Path(path).parts[0]).exists():
+        return f"; for a model on the Hugging Face hub, write {key}=hf:{path}"
+    return ""
 
 
 def _advice(folder: Path, path: str) -> str:

@@ -26,7 +26,6 @@ from lmtransfer.launch.recipes import fit_recipe
 from lmtransfer.launch.refusals import REFUSALS
 from lmtransfer.launch.run_once import run_once
 from lmtransfer.launch.short_forms import expand_task_groups
-from lmtransfer.launch.sweep import run_sweep
 
 #: Hydra supports one running command per process, so calls from several threads wait for each other.
 _one_call = threading.RLock()
@@ -54,6 +53,8 @@ def run_command(command: str, words: Sequence[str]) -> int:
             with as_point(line.point):
                 run_once(composed)
             return 0
+    from lmtransfer.launch.sweep import run_sweep  # slow, and not needed for --help
+
     return run_sweep(command, line, expanded, folders)
 
 

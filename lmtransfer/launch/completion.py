@@ -1,20 +1,18 @@
-"""Tab completion for bash, zsh and fish: we complete commands, and Hydra completes overrides.
+"""Tab completion of commands, options, groups, keys and values, for bash, zsh and fish.
 
-The shell calls ``lmtransfer --complete`` with the current line in ``COMP_LINE``. Hydra would read the command's name as
-an override, so the name is removed from the line before Hydra sees it.
+The shell calls ``lmtransfer --complete`` with the current line in ``COMP_LINE``.
 """
 
 from __future__ import annotations
 
-import contextlib
-import io
-import os
-import sys
 from pathlib import Path
+from typing import Any
 
 from lmtransfer.config import main_help, paths
 from lmtransfer.config.nearest import list_names
 from lmtransfer.errors import ConfigError
+from lmtransfer.system.source_docs import argument_choices
+from lmtransfer.system.validation import inner_type, listed_values, value_at
 
 _BASH = """\
 _lmtransfer_complete() {
@@ -66,14 +64,10 @@ def complete(line: str, point: str | None = None) -> list[str]:
     command, last = words[1], words[-1]
     if command not in main_help.commands():
         return []
-    if last.startswith("-"):
-        from lmtransfer.launch.overrides import OPTIONS
-
-        return [option for option in OPTIONS if option.startswith(last)]
     key, equals, value = last.partition("=")
     if equals and key.rpartition(".")[2] in paths.PATH_SETTINGS:
         return [f"{key}={path}" for path in _files(value)]
-    return _from_hydra(command, words[2:])
+    return [candidate for candidate in _candidates(command, words[2:-1], last) if candidate.startswith(last)]
 
 
 def _files(start: str) -> list[str]:
@@ -87,28 +81,43 @@ def _files(start: str) -> list[str]:
     return [f"{head}{entry.name}{'/' if entry.is_dir() else ''}" for entry in entries if not entry.name.startswith(".")]
 
 
-def _from_hydra(command: str, words: list[str]) -> list[str]:
-    """List Hydra's completions of the last word; Hydra's own keys are listed only if the word starts with ``hydra``."""
-    import hydra
+def _candidates(command: str, words: list[str], last: str) -> list[str]:
+    """List the options, the groups and keys next to those of ``last``, or the values of its key."""
+    from omegaconf import OmegaConf  # slow imports, which the names of commands do not need
 
-    saved_argv, saved_line = sys.argv, os.environ.get("COMP_LINE")
-    os.environ["COMP_LINE"] = " ".join(["lmtransfer", *words])
-    sys.argv = ["lmtransfer", "--shell-completion", "query=fish"]
-    printed = io.StringIO()
+    from lmtransfer.launch import composing, overrides, refusals
+
+    if last.startswith("-"):
+        return list(overrides.OPTIONS)
     try:
-        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(io.StringIO()):
-            hydra.main(version_base="1.3", config_path=str(paths.conf_dir()), config_name=command)(_never)()
-    except SystemExit:
+        line = overrides.read(words)
+        cfg = composing.compose_files(command, line.overrides, config_dir=line.config_dir)
+    except (ConfigError, *refusals.REFUSALS):
         return []
-    finally:
-        sys.argv = saved_argv
-        if saved_line is None:
-            del os.environ["COMP_LINE"]
-        else:
-            os.environ["COMP_LINE"] = saved_line
-    matches = [word for word in printed.getvalue().split("\n") if word]
-    return [word for word in matches if words[-1].startswith("hydra") or not word.startswith("hydra")]
+    groups = [str(group) for group in cfg.hydra.runtime.choices if not str(group).startswith("hydra/")]
+    values: Any = OmegaConf.to_container(cfg, resolve=False)
+    del values["hydra"]
+    key, equals, _ = last.partition("=")
+    if equals and key in groups:
+        return [f"{key}={choice}" for choice in paths.group_options(key, paths.config_folders(line.config_dir))]
+    parent, dot, name = key.rpartition(".")
+    node = value_at(values, parent) if dot else values
+    if not isinstance(node, dict):
+        return []
+    if equals:
+        return [f"{key}={value}" for value in _values(command, key, node)]
+    keys = {f"{parent}{dot}{name}{'.' if isinstance(node[name], dict) else '='}" for name in node}
+    return sorted(keys | {f"{group}=" for group in groups})
 
 
-def _never(cfg: object) -> None:
-    raise AssertionError("completion never runs a command")
+def _values(command: str, key: str, node: dict[str, Any]) -> list[str]:
+    """List the values that the type of a setting names, and the current value."""
+    from lmtransfer.config.settings import COMMANDS
+
+    name, annotation = key.rpartition(".")[2], COMMANDS.get(command)
+    for part in key.split("."):
+        annotation = inner_type(annotation, part)
+    named = listed_values(annotation) or argument_choices(str(node.get("_target_")), name)
+    current = node.get(name)
+    is_shown = isinstance(current, str | int | float) and not isinstance(current, bool) and "${" not in str(current)
+    return list(dict.fromkeys([*named, *([str(current)] if is_shown else [])]))

@@ -23,6 +23,9 @@ from lmtransfer.system import door, machine, ranks
 
 def run_once(composed: Composed, **arguments: Any) -> Any:
     """Run a command once."""
+    # The commands stand on this module; torch is imported only after the check.
+    files = importlib.import_module("lmtransfer.commands._named_files")
+    files.check_named_files(expand_home(composed.plain()[0]))
     settings = settings_of(composed)
     try:
         return run_as_is(settings, composed.command, **arguments)

@@ -93,6 +93,9 @@ class Encoder(nn.Module):
 
     Args:
         dim: width D of every layer.
+        num_layers: number of layers above the embedding layer.
+        max_length: maximum length of a sequence in tokens.
+        num_segments: number of segment embeddings.
 
     Attributes:
         attention: which tokens a token may see, unless the batch states this for each row; see ``attend``.

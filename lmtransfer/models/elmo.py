@@ -190,6 +190,8 @@ class ElmoEncoder(BilmEncoder):
         vocab_size: number of words that the objective predicts; the encoder can read any word.
         cell_clip: maximum magnitude of a cell, 3 in the published models; None for no limit, which allows the fused
             LSTM on CUDA.
+        filters: pairs of the width and the number of character filters.
+        proj_clip: maximum magnitude of a projected state, with cell_clip.
     """
 
     token_embedding = None

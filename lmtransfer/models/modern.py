@@ -154,6 +154,9 @@ class ModernEncoder(TransformerEncoder):
         normalise_first_input: normalize the input of attention in the first layer, although the embeddings are already
             normalized; ModernBERT does not.
         query_key_norm: normalize queries and keys (see ``SelfAttention``); ModernBERT does not.
+        hidden_dim: width of each half of the GeGLU.
+        global_theta: base of the rotary positions in global layers; smaller values suit shorter rows.
+        local_theta: base of the rotary positions in local layers.
     """
 
     attention = "bidirectional"

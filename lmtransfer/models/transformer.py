@@ -155,6 +155,14 @@ class TransformerEncoder(Encoder):
     """Embeddings and a stack of transformer layers, both created by a subclass in ``__init__``.
 
     If ``attentions`` contains both "bidirectional" and "causal", a batch can choose between the two for each row.
+
+    Args:
+        num_heads: number of attention heads per layer.
+        hidden_dim: width of the feed-forward layers.
+        norm_eps: term added to the variance in layer norms.
+        dropout: dropout probability of embeddings and of the branches of each layer; a model that sees its text only a
+            few times needs none (Geiping and Goldstein 2022).
+        attention_dropout: dropout probability of attention weights, which the flash kernels do not support.
     """
 
     compiles = True

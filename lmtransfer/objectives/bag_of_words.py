@@ -47,6 +47,9 @@ class BagOfWords(Objective):
     The encoder reads the corrupted row. Combined with masked language modeling, this objective therefore needs no
     additional encoder pass, only the last layer at all positions and one row of logits for each row. Combined with an
     objective that reads other tokens (replaced tokens), it needs an additional encoder pass.
+
+    Args:
+        pooling: state of a row: mean of its positions, or that of the first position.
     """
 
     name = "bow"

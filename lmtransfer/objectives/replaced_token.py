@@ -75,6 +75,17 @@ class GeneratorObjective(Objective):
     summed over masked tokens; "generator_accuracy"; and "<name>_replaced", the share of masked tokens whose sample
     differs from the original. Metrics for the detection of replaced tokens: "<name>_precision", "<name>_recall" and
     "<name>_base_rate", the share of replaced tokens among all real tokens, which is the precision of guessing.
+
+    Args:
+        weight: weight of the encoder's loss.
+        generator_weight: weight of the generator's loss.
+        generator_size: width of the generator divided by that of the encoder; published: 0.25 for small and large,
+            0.333 for base.
+        embedding_sharing: embedding sharing with the generator: tied, disentangled (He et al. 2021, DeBERTaV3, section
+            3) or none.
+        generator_start: random; encoder: copy the trained layers and the head "mlm" of the encoder, which needs
+            generator_size=1.0.
+        temperature: temperature at which the generator's tokens are sampled.
     """
 
     directions = ("bidirectional",)

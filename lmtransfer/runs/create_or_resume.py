@@ -116,6 +116,15 @@ def release(folder: Path) -> None:
         os.close(descriptor)
 
 
+def check_run_folder(folder: Path) -> None:
+    """Check that a folder exists and is a run directory."""
+    remedy = "give the folder of a run, such as runs/pretrain/<name>"
+    if not folder.is_dir():
+        raise RunDirectoryError(f"there is no run directory {folder}: {remedy}")
+    if not (folder / "config.yaml").is_file():
+        raise RunDirectoryError(f"{folder} is not a run directory (it has no config.yaml): {remedy}")
+
+
 def create_run_folder(folder: Path, *, resume: bool) -> str | None:
     """Create the directory of a run and take its lock.
 

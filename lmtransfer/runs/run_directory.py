@@ -36,7 +36,7 @@ from typing_extensions import TypedDict
 from lmtransfer.config.revisions import count_text
 from lmtransfer.config.types import LargeCount, Whole
 from lmtransfer.errors import RunDirectoryError
-from lmtransfer.runs.create_or_resume import create_run_folder
+from lmtransfer.runs.create_or_resume import check_run_folder, create_run_folder
 from lmtransfer.runs.result import RunResult
 from lmtransfer.system import door
 from lmtransfer.system.durable import remove, write_bytes, write_text
@@ -139,15 +139,7 @@ class RunDirectory:
     def open(cls, path: Path | str) -> RunDirectory:
         """Open an existing run, which someone else may have written."""
         run = cls(Path(path))
-        if not run.path.is_dir():
-            raise RunDirectoryError(
-                f"there is no run directory {run.path}: give the folder of a run, such as runs/pretrain/<name>"
-            )
-        if not run.config_path.is_file():
-            raise RunDirectoryError(
-                f"{run.path} is not a run directory (it has no config.yaml): give the folder of a run, such as "
-                "runs/pretrain/<name>"
-            )
+        check_run_folder(run.path)
         check_folder(run.path, error=RunDirectoryError)
         return run
 

@@ -192,6 +192,16 @@ def is_text(annotation: Any) -> bool:
     return issubclass(container, (Mapping, Sequence)) and bool(items) and all(is_text(item) for item in items)
 
 
+def listed_values(annotation: Any) -> list[str]:
+    """Return the values that a type names, as they stand in a config file: literals, true, false and null."""
+    plain = _plain(annotation)
+    if len(members := _alternatives(plain)) > 1:
+        return [value for member in members for value in listed_values(member)]
+    if typing.get_origin(plain) is Literal:
+        return [str(value) for value in typing.get_args(plain)]
+    return {bool: ["true", "false"], type(None): ["null"]}.get(plain, [])
+
+
 def _matching(annotation: Any, value: Any) -> Any:
     """Return the one alternative for a list or a mapping; the annotation itself if there are several."""
     container = Mapping if isinstance(value, Mapping) else Sequence

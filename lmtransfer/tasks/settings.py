@@ -203,8 +203,9 @@ class TaskSettings(_Settings):
     Attributes:
         name: the task's name in tables and results.
         max_length: maximum input length in tokens, including special tokens; null: the encoder's maximum.
-        num_train: number of training examples, sampled by seed; null: all.
-        dev_from_train: fraction of the training examples to hold out; null: the dev split is used instead.
+        num_train: number of training examples, sampled by seed with the same label proportions; null: all.
+        dev_from_train: share of the training examples held out to choose checkpoints and learning rates; null: the dev
+            split is used for this.
     """
 
     name: Name
@@ -220,10 +221,13 @@ class FileSettings(_Settings):
     directory. Compressed files (``.gz``, ``.xz``, ``.zst``) are read directly.
 
     Attributes:
-        files: file of each split, such as ``{train: sst2/train.tsv}``; alternative names are tried in order.
-        train: file of the training split, instead of ``files``.
+        files: file of each split, such as ``{train: sst2/train.tsv}``, also of additional splits
+            (+task.files.other=my/other.tsv); alternative names are tried in order.
+        train: file of the training split, instead of ``files``; tables may be tsv, csv, JSON (objects on lines or in an
+            array), parquet, or a folder from datasets.save_to_disk, also compressed (.gz, .xz, .zst).
         dev: file of the dev split, instead of ``files``.
-        test: file of the test split, instead of ``files``.
+        test: file of the test split, instead of ``files``; the answers may be missing if the file is only for
+            prediction.
         data_root: folder that contains the tasks' data folders.
     """
 
@@ -287,9 +291,10 @@ class TextTableSettings(FileSettings, HubDatasetSettings):
     different sources. A split whose name begins with ``test`` may lack the gold answers, as published test sets do.
 
     Attributes:
-        text_column: column of the text, or of the first text of a pair.
+        text_column: column of the text, or of the first text of a pair; or a list of alternative names such as [text,
+            sentence], of which the first in a file is used.
         text_pair_column: column of the second text; null: the examples are single texts.
-        id_column: column of the examples' ids; null: ids are ``split:row``, counted from 0.
+        id_column: column with the ids of examples in predictions; null: ids are ``split:row``, counted from 0.
         hidden_values: values in the files that mark a hidden answer, such as -1 in GLUE.
         dropped_values: values in the files that mark a missing answer; such rows are skipped and counted in ``notes``.
         columns: names of all columns, for files without a header line.
@@ -299,9 +304,10 @@ class TextTableSettings(FileSettings, HubDatasetSettings):
             marks.
         delimiter: the character between columns, or ``tab``; null: the separator in the first line, which names the
             columns.
-        bad_rows: ``refuse`` stops at an unreadable row; ``skip`` skips it and counts it in ``notes``.
+        bad_rows: ``refuse``: stop at a row that cannot be read; ``skip``: skip and count such rows.
         encoding_errors: ``strict`` rejects bytes that are not UTF-8; ``replace`` replaces them with U+FFFD.
-        folds: number of folds of the training split for cross-validation, if there is no dev split; null: no folds.
+        folds: number of folds of the training file for cross-validation without a dev file, such as 5; each example is
+            scored once, by a model trained on the other folds; null: no folds.
     """
 
     text_column: ColumnNames

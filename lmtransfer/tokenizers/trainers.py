@@ -106,14 +106,24 @@ def _cut(text: str) -> Iterator[str]:
 
 @dataclass(kw_only=True, eq=False)
 class TokenizerTrainer(ABC):
-    """Trains a vocabulary; the result depends only on the settings and the lines."""
+    """Trains a vocabulary; the result depends only on the settings and the lines.
+
+    Args:
+        vocab_size: maximum number of pieces, including the special tokens; embeddings are padded to a multiple of 64.
+        max_sentences: maximum number of lines in the random training sample.
+        max_characters: maximum number of characters in the sample, which limits memory and time.
+        seed: seed of the sample, independent of the run's seed, so that runs share one vocabulary and cache.
+        lowercase: true: uncased, which suits small vocabularies.
+        min_frequency: minimum number of occurrences of a piece in the sample.
+        allow_fewer: true: train fewer pieces if the text is too small for vocab_size; false: reject such a text.
+    """
 
     provides_characters: ClassVar[bool] = False
 
-    vocab_size: Count = 32768  #: maximum number of pieces, including special tokens
-    max_sentences: int = 1_000_000  #: maximum number of lines in the sample; a random choice of lines is used
-    max_characters: int = 20_000_000  #: maximum number of characters in the sample, which limits memory and time
-    seed: Whole = 0  #: seed of the sample
+    vocab_size: Count = 32768
+    max_sentences: int = 1_000_000
+    max_characters: int = 20_000_000
+    seed: Whole = 0
 
     @property
     @abstractmethod
@@ -181,7 +191,11 @@ _SMALLEST = len(SPECIALS) + 256
 
 @dataclass(kw_only=True, eq=False)
 class ByteBpeTrainer(TokenizerTrainer):
-    """Trains a byte-level vocabulary (Radford et al. 2019, section 2.2)."""
+    """Trains a byte-level vocabulary (Radford et al. 2019, section 2.2).
+
+    Args:
+        vocab_size: number of pieces, including the special tokens and the 256 bytes; 50,265 in RoBERTa.
+    """
 
     lowercase: bool = False
     min_frequency: int = 2
@@ -235,6 +249,13 @@ class WordPieceTrainer(TokenizerTrainer):
 
     As in the ``tokenizers`` library, pieces are created by merging the most frequent pairs. Google's own trainer, which
     was never published, weights pairs by likelihood instead.
+
+    Args:
+        vocab_size: number of pieces, including the special tokens; 30,522 in BERT.
+        lowercase: true: lowercase and remove the accents of letters with case, as BERT's uncased models do; vowel signs
+            of Hindi and other marks are kept.
+        max_alphabet: number of characters in the vocabulary, chosen by frequency; a word with any other character
+            becomes [UNK].
     """
 
     lowercase: bool = True
@@ -352,7 +373,12 @@ _WORDS_VERSION = 1  # increase it when the same settings and text would give ano
 
 @dataclass(kw_only=True, eq=False)
 class WordTokenizerTrainer(TokenizerTrainer):
-    """Trains a whole-word vocabulary: the most frequent words of the text, at most ``vocab_size``."""
+    """Trains a whole-word vocabulary: the most frequent words of the text, at most ``vocab_size``.
+
+    Args:
+        vocab_size: maximum number of words, including the special tokens; other words become [UNK], but a character
+            model still reads their characters.
+    """
 
     provides_characters = True
 
@@ -398,6 +424,12 @@ class SentencePieceTrainer(TokenizerTrainer):
 
     Lines are sampled here, because sentencepiece's own sampling ignores its seed. Training runs in a single thread,
     because the result depends on the number of threads.
+
+    Args:
+        kind: unigram or bpe.
+        character_coverage: share of the text's characters that the vocabulary covers; other characters become [UNK], or
+            bytes with byte_fallback.
+        byte_fallback: true: encode other characters as bytes.
     """
 
     kind: Literal["unigram", "bpe"]

@@ -59,9 +59,17 @@ _TRAINED_PARTS = {
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class VectorMethod:
-    """Builds the modules between an encoder and the vector of a text; see conf/transfer for the settings.
+    """Builds the modules between an encoder and the vector of a text.
 
     ``prefix`` is the prefix of the user's settings ``layers`` and ``pooling`` in messages.
+
+    Args:
+        layers: last; a layer index (0: embeddings); a list such as [0,last], whose vectors are concatenated; or mix:
+            ELMo's scalar mix of all layers.
+        pooling: family (the published head of the encoder family), cls, last_token, mean, max, bilstm or attention.
+        mix_layer_norm: true: normalize each layer before mixing, with layers=mix.
+        lstm_dim: units per direction, with pooling=bilstm.
+        attention_dim: width of the scoring layer, with pooling=attention.
     """
 
     layers: Layers = "last"
@@ -174,7 +182,7 @@ class TextShare:
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class TransferMethod(VectorMethod):
-    """Builds a task's learner on an encoder; see conf/transfer for the settings.
+    """Builds a task's learner on an encoder.
 
     ``pooling=family`` is the encoder family's published classification head (``encoder.family_head``): BERT's own tanh
     pooler over [CLS] (Devlin et al. 2019), a new dense layer over the first token with tanh (RoBERTa: Liu et al. 2019),
@@ -186,6 +194,47 @@ class TransferMethod(VectorMethod):
 
     Tagging and spans need one vector for each token, so nothing is pooled. The only value of ``pooling`` that then has
     an effect is ``bilstm``, which puts the states of an LSTM between encoder and head.
+
+    Args:
+        freeze: what is trained: frozen (only the head), full (everything), gradual (the head first, then one layer
+            after the other), joint (everything, together with the objective on text), lora (low-rank updates and the
+            head) or bitfit (biases and the head).
+        pairs: together: encode two texts as one sequence; apart: encode each text alone, and pass [u, v, |u - v|, u *
+            v] to the head (Conneau et al. 2017); auto: apart if all tokens are pooled.
+        pieces: vector of a word for tagging: its first token, its last token, or the mean of its tokens; auto: last for
+            causal models, mean for word vectors, otherwise first.
+        head_hidden_dim: width of a hidden layer in the head; null: a linear head, or the family's head.
+        dropout: dropout probability of the head's input.
+        layer_decay: learning rate of each layer divided by that of the layer above; 0.8 for ELECTRA-base, 0.9 for large
+            (Clark et al. 2020, appendix B); 1: the same for all layers.
+        layer_decay_gap: true: one more factor between the head and the top layer, as in the published ELECTRA code
+            (google-research/electra, issues 51, 64).
+        embedding_rate: factor on the learning rate of the embedding layer (tokens, positions, segments, their norm), 0
+            to 10; 0 freezes it.
+        head_rate: factor on the learning rate of new parameters: the head, the scalar mix and the pooling layers.
+        encoder_rate: factor on the learning rate of the encoder's trained parameters: with lora, of the updates, which
+            start at 0; with bitfit, of the biases. Between 1 and 30, 3 and 5 were best in our measurement with 1,000
+            labels.
+        standardise: true: scale each input feature of the head to mean 0 and deviation 1, computed on the training set
+            before the first step.
+        fit: optimum: fit a linear head without dropout to its optimum, with an L2 penalty chosen by 3-fold
+            cross-validation of the training examples; trainer: train every head. Heads with a hidden layer, dropout,
+            bilstm, attention, a mix of layers or spans, and heads for more than 20,000 examples (words, for tags) are
+            always trained.
+        unfreeze_share: share of the budget after which everything is trained; at first only the head is trained, then
+            layers join at equal intervals.
+        attention: bidirectional or causal, for an encoder that supports both; auto: as in its last pretraining.
+        text_weight: weight of the objective's loss; the task's loss has weight 1.
+        text_tokens: tokens of text per step, in addition to train.batch_examples labeled examples; a budget in tokens
+            counts both.
+        text_until: share of the budget spent on text and labels; the rest is spent on labels alone; 1: text until the
+            end.
+        lora_rank: rank of each update; in the paper, 4 to 8 are enough (section 7.2).
+        lora_alpha: the updates are scaled by lora_alpha / lora_rank, so that the learning rate does not depend on the
+            rank.
+        lora_dropout: probability of dropping an input feature of an update.
+        lora_matrices: a list of query, key, value, output (attention), expand, contract (feed-forward), gate (GeGLU),
+            position (XLNet, Transformer-XL); or all.
     """
 
     freeze: FreezeName

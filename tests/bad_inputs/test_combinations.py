@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.bad_input import FINETUNE, FT, NOWHERE, PREPARE, PRETRAIN, Answer, Case, check
+from support.bad_input import FINETUNE, FT, PREPARE, PRETRAIN, UNREAD, Answer, Case, check
 
 #: A pretraining without a model and an objective, of a corpus that is not there: nothing of it is read.
-PARTS = ("pretrain", "experiment=null", "train.seconds=null", "train.steps=3", "corpus=text", "corpus.path=nowhere")
+PARTS = ("pretrain", "experiment=null", "train.seconds=null", "train.steps=3", "corpus=text", "corpus.path=/dev/null")
 PROBE = ("probe", *FINETUNE[1:])
 BASE, TRAINED = "run=runs/pretrain/base", "run=runs/finetune/ft"
 TASK = ("task=text_classification", "task.train=t.tsv", "task.dev=t.tsv")
@@ -66,7 +66,7 @@ CASES: dict[str, Case] = {
         ("objective.rows.contiguous",),
     ),
     **tables(
-        NOWHERE,
+        UNREAD,
         {
             "objective.losses.mlm=null": ("objective.losses.mlm", "null"),
             "objective.rows=null": ("objective.rows", "null"),
@@ -118,7 +118,7 @@ CASES: dict[str, Case] = {
     ),
     "task.group": Case((*FINETUNE, "task=glue"), ("task=text_classification", "task=glue")),
     "task.stride": Case(
-        ("finetune", "init=runs/pretrain/base", "task=span_qa", "task.train=a.jsonl", "task.dev=a.jsonl", "name=x")
+        ("finetune", "init=runs/pretrain/base", "task=span_qa", "task.train=t.tsv", "task.dev=a.jsonl", "name=x")
         + ("task.stride=100000",),
         ("task.stride=100000", "512"),
     ),
@@ -204,7 +204,7 @@ CASES: dict[str, Case] = {
     "predict.empty": Case(("predict", BASE, "input="), ("input=",)),
     # inspect
     **tables(
-        ("inspect", *NOWHERE[1:-1]),
+        ("inspect", *UNREAD[1:-1]),
         {
             "rows=1000000": "rows: 1000000",
             "objective/rows=contiguous": "contiguous",
@@ -212,7 +212,7 @@ CASES: dict[str, Case] = {
         prefix="inspect",
     ),
     "inspect.all_too_large": Case(
-        ("inspect", *NOWHERE[1:-1], "rows=1000000", "sample=100000000", "measure=false", "epoch=1000000000"),
+        ("inspect", *UNREAD[1:-1], "rows=1000000", "sample=100000000", "measure=false", "epoch=1000000000"),
         ("rows: 1000000", "sample: 100000000", "epoch: 1000000000"),
     ),
     "inspect.task_rows": Case(("inspect", "init=runs/pretrain/base", *TASK, "rows=1e9"), ("rows",)),
@@ -310,10 +310,10 @@ CASES: dict[str, Case] = {
         ("recepies",),
         {"mine/study/own.yaml": OWN_STUDY + b"recepies: {a: 'model=bert_tiny'}\n"},
     ),
-    "sweep.types": Case((*NOWHERE, "-m", "seed=abc,def"), ("seed=abc", "seed=def", "integer")),
+    "sweep.types": Case((*UNREAD, "-m", "seed=abc,def"), ("seed=abc", "seed=def", "integer")),
     # sweeps whose points fail end with 1
-    "sweep.empty": Case((*NOWHERE, "-m", "seed="), ("seed", "integer")),
-    "sweep.group": Case((*NOWHERE, "-m", "optimizer=muon,nope"), ("optimizer=nope",)),
+    "sweep.empty": Case((*UNREAD, "-m", "seed="), ("seed", "integer")),
+    "sweep.group": Case((*UNREAD, "-m", "optimizer=muon,nope"), ("optimizer=nope",)),
     "sweep.list": Case(("list", "-m", "what=nope,nope2"), ("what=nope", "2 of 2"), status=1),
 }  # fmt: skip
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from omegaconf import OmegaConf
-from support.bad_input import FINETUNE, NOWHERE, PREPARE, PRETRAIN, Answer, Case, bounded, check
+from support.bad_input import FINETUNE, PREPARE, PRETRAIN, UNREAD, Answer, Case, bounded, check
 from support.refusals import refuses
 
 from lmtransfer.errors import ConfigError
@@ -51,19 +51,19 @@ CASES: dict[str, Case] = {
     },
     **{
         f"bounds.adamw.{key}={value}": Case(
-            (*NOWHERE, f"optimizer.{key}={value}", "optimizer=adamw"), (f"optimizer.{key}",)
+            (*UNREAD, f"optimizer.{key}={value}", "optimizer=adamw"), (f"optimizer.{key}",)
         )
         for key, value in (("betas", "[0.9,1.0]"), ("eps", "0"))
     },
-    "bounds.seconds=inf": Case((*NOWHERE, "train.steps=null", "train.seconds=inf"), ("train.seconds",)),
-    "bounds.epochs=0": Case((*NOWHERE, "train.steps=null", "train.epochs=0"), ("train.epochs",)),
+    "bounds.seconds=inf": Case((*UNREAD, "train.steps=null", "train.seconds=inf"), ("train.seconds",)),
+    "bounds.epochs=0": Case((*UNREAD, "train.steps=null", "train.epochs=0"), ("train.epochs",)),
     "bounds.finetune_rate": Case((*FINETUNE, "optimizer.learning_rate=nan", "learning_rates=null"), ("learning_rate",)),
     # 22: settings that exclude each other
     "both.warmups": Case(
-        (*NOWHERE, "schedule.warmup_steps=5", "schedule.warmup_fraction=0.5"),
+        (*UNREAD, "schedule.warmup_steps=5", "schedule.warmup_fraction=0.5"),
         ("schedule.warmup_steps=5", "schedule.warmup_fraction=0.5"),
     ),
-    "both.models": Case((*NOWHERE, "model=gpt_mini"), ("model=bert_tiny", "model=gpt_mini")),
+    "both.models": Case((*UNREAD, "model=gpt_mini"), ("model=bert_tiny", "model=gpt_mini")),
     # 24: a start that fails leaves nothing
     **{
         f"start.batch_tokens={value}": Case((*PRETRAIN, f"train.batch_tokens={value}"), ("train.batch_tokens",))
@@ -104,8 +104,8 @@ def test_a_bad_value_is_refused(name: str, world: Path, answer: Answer) -> None:
 
 @pytest.fixture(scope="module")
 def composed() -> Composed:
-    """The settings of a pretraining whose corpus is not there, composed once."""
-    words = ["~experiment" if word == "experiment=null" else word for word in NOWHERE[1:]]
+    """The settings of a pretraining whose corpus cannot be read, composed once."""
+    words = ["~experiment" if word == "experiment=null" else word for word in UNREAD[1:]]
     return compose("pretrain", words)
 
 

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pydantic import Field
 
 from lmtransfer import cli
 from lmtransfer.config import main_help, paths
@@ -28,7 +29,7 @@ FILES = {
           - _self_
           - experiment: null
 
-        name: toy  # of the run
+        name: toy
         seed: 0
         text: null
         init: null
@@ -36,16 +37,16 @@ FILES = {
           steps: null
           seconds: 600
     """,
-    "model/small.yaml": "# A small one\n_target_: lmtransfer.models.bert.Pooler\ndim: 8  # width\n",
+    "model/small.yaml": "# A small one\n_target_: lmtransfer.models.bert.Pooler\ndim: 8\n",
     "model/large.yaml": "# A large one\ndefaults: [small]\ndim: 64\n",
     "experiment/quick.yaml": "# @package _global_\n# A quick recipe\ntrain:\n  steps: 7\n",
 }
 
 
 class ToySettings(CommandSettings):
-    """The settings of the toy command; the description of its name is in its file."""
+    """The settings of the toy command."""
 
-    name: str = ""
+    name: str = Field(default="", description="of the run")
     seed: int = 0
     text: str | None = None
     init: str | None = None

@@ -12,6 +12,9 @@ from support.refusals import refuses
 from lmtransfer.errors import ConfigError
 from lmtransfer.launch.completion import complete, script
 
+PRECISIONS = ("auto", "fp32", "bf16", "fp16")
+TRUE_OR_FALSE = ["tokenizer.lowercase=true", "tokenizer.lowercase=false"]
+
 
 @pytest.mark.parametrize(
     ("line", "expected"),
@@ -29,12 +32,30 @@ from lmtransfer.launch.completion import complete, script
         ("lmtransfer toy model=large model.dim=", ["model.dim=64"]),
         ("lmtransfer toy --mul", ["--multirun"]),
         ("lmtransfer tyo mod", []),
-        ("lmtransfer toy hydra.job.na", ["hydra.job.name="]),
+        ("lmtransfer toy hydra.", []),  # a user sets nothing there
+        ("lmtransfer toy model=lareg model.", []),
+        ("lmtransfer toy train.steps=", ["train.steps=null"]),
+        ("lmtransfer pretrain hardware.precision=", [f"hardware.precision={name}" for name in PRECISIONS]),
+        ("lmtransfer pretrain hardware.compile=f", ["hardware.compile=false"]),
+        ("lmtransfer pretrain model=bert_tiny model.norm=", ["model.norm=post", "model.norm=pre"]),
+        ("lmtransfer pretrain tokenizer=bpe tokenizer.lowercase=", TRUE_OR_FALSE),
+        ("lmtransfer finetune checkpoint=", ["checkpoint=best", "checkpoint=last"]),
+        ("lmtransfer finetune baseline=n", ["baseline=null"]),
+        ("lmtransfer finetune task=rte task.file_format=q", ["task.file_format=quoted_tsv"]),
     ],
 )
-def test_commands_then_groups_keys_and_values(line: str, expected: list[str], toy: Any) -> None:
+def test_commands_then_groups_keys_and_values(line: str, expected: list[str], request: pytest.FixtureRequest) -> None:
+    if "toy" in line or line.endswith(("t", " ")) or "tyo" in line:
+        request.getfixturevalue("toy")
     assert complete(line) == expected
     assert complete(f"{line} seed=3", str(len(line))) == expected  # what is behind the cursor does not count
+
+
+def test_choices_of_a_folder_of_the_user_are_completed_too(toy: Any) -> None:
+    Path("mine/model").mkdir(parents=True)
+    Path("mine/model/larch.yaml").write_text("dim: 3\n")
+    assert complete("lmtransfer toy -cd mine model=lar") == ["model=larch", "model=large"]
+    assert complete("lmtransfer toy -cd mine model=larch model.d") == ["model.dim="]
 
 
 def test_paths_are_completed_for_keys_that_take_them(toy: Any) -> None:

@@ -158,10 +158,11 @@ def test_other_ranks_are_silent_about_what_all_find(
 
 
 def test_serve_without_its_packages_names_the_extra_before_the_run_is_opened(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.setattr(optional, "find_spec", lambda package: None)
-    assert main(["serve", "run=runs/nothing"]) == 2
+    (tmp_path / "config.yaml").write_text("no run")
+    assert main(["serve", f"run={tmp_path}"]) == 2
     assert "lmtransfer[serve]" in capsys.readouterr().err
 
 

@@ -45,6 +45,8 @@ def test_the_budget_that_was_asked_for_is_the_one_that_counts(
 
 def test_text_and_awkward_paths_arrive_as_typed(lmtransfer: Any, toy: Any) -> None:
     text = "[It's] a film, isn't it? 100% {sic} ${x}"
+    Path("runs/a/model.dim=3").mkdir(parents=True)
+    Path("runs/a/model.dim=3/config.yaml").touch()
     lmtransfer("toy", f"text={text}", "init=runs/a/model.dim=3")
     assert (toy.configs[0]["text"], toy.configs[0]["init"]) == (text, "runs/a/model.dim=3")
 
@@ -84,8 +86,8 @@ def test_the_config_can_be_printed_instead(lmtransfer: Any, toy: Any) -> None:
     assert toy.configs == []
 
 
-def test_help_says_what_the_files_say(lmtransfer: Any, toy: Any) -> None:
-    result = lmtransfer("toy", "--help", "model=large")
+def test_help_shows_examples_choices_and_what_fields_and_docstrings_say(lmtransfer: Any, toy: Any) -> None:
+    result = lmtransfer("toy", "--help", "model=large", "model._target_=lmtransfer.models.base.Encoder")
     assert result.code == 0
     assert toy.configs == []
     lines = result.out.splitlines()
@@ -93,6 +95,6 @@ def test_help_says_what_the_files_say(lmtransfer: Any, toy: Any) -> None:
     assert "  lmtransfer toy seed=1     one example" in lines
     assert any(line.split() == ["model", "large*,", "small"] for line in lines)
     assert any(line.split("#") == [f"  {'name: toy':<38}", " of the run"] for line in lines)
-    assert any("dim: 64" in line and line.endswith("# width") for line in lines)
+    assert any("dim: 64" in line and line.endswith("# width D of every layer") for line in lines)
     assert any("seconds: 600" in line and "budget in wall-clock seconds" in line for line in lines)
     assert lmtransfer("help", "toy").out.startswith("A toy that trains nothing")

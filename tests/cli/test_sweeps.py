@@ -27,6 +27,9 @@ def test_each_point_has_its_own_name_made_of_what_is_swept(lmtransfer: Any, toy:
 @pytest.mark.slow
 def test_groups_paths_and_names_can_be_swept(lmtransfer: Any, toy: Any) -> None:
     lmtransfer("toy", "-m", "model=small,large")
+    for run in ("runs/a/seed=1", "runs/a-seed=1"):
+        Path(run).mkdir(parents=True)
+        Path(run, "config.yaml").touch()
     lmtransfer("toy", "-m", "init=runs/a/seed=1,runs/a-seed=1")
     lmtransfer("toy", "-m", "name=a,b")
     names = [cfg["run_name"] for cfg in toy.configs]

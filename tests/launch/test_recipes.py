@@ -133,7 +133,7 @@ def test_a_run_says_once_what_does_not_apply(
     own: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    words = ["-cd", own, "experiment=mine", "corpus=text", "corpus.path=nowhere"]
+    words = ["-cd", own, "experiment=mine", "corpus=text", "corpus.path=/dev/null"]
     assert main(["pretrain", *words, "model=bert_tiny"]) == 2
     assert capsys.readouterr().err.count("do not apply with model=bert_tiny: model.global_theta, model.dim\n") == 1
     assert main(["pretrain", *words]) == 2

@@ -55,7 +55,7 @@ def test_the_wheel_holds_every_config_and_no_test(wheel: Path) -> None:
     }
     assert configs
     assert configs <= names
-    assert "lmtransfer/py.typed" in names
+    assert {"lmtransfer/py.typed", "lmtransfer/__init__.pyi"} <= names
     templates = ROOT / "lmtransfer" / "reporting" / "page" / "templates"
     assert {path.relative_to(ROOT).as_posix() for path in templates.iterdir()} <= names
     assert {path.relative_to(ROOT).as_posix() for path in (ROOT / "lmtransfer" / "guides").iterdir()} <= names

@@ -24,7 +24,12 @@ SMALL = (
     *("tokenizer.allow_fewer=true", "train.batch_tokens=128", "hardware.threads=1"),
 )
 PRETRAIN = ("pretrain", *SMALL, "name=x")
-NOWHERE = ("pretrain", *(word for word in SMALL if not word.startswith("corpus.path")), "corpus.path=nowhere", "name=x")
+UNREAD = (
+    "pretrain",
+    *(word for word in SMALL if not word.startswith("corpus.path")),
+    "corpus.path=/dev/null",
+    "name=x",
+)
 PREPARE = ("prepare", "corpus=text", "tokenizer.vocab_size=60", "tokenizer.allow_fewer=true")
 FINETUNE = (
     *("finetune", "init=runs/pretrain/base", "task=text_classification", "task.train=t.tsv", "task.dev=t.tsv"),
@@ -62,7 +67,7 @@ class Case:
 
 def bounded(key: str, value: str, *more: str) -> Case:
     """A value out of its bounds, which is refused before the corpus, which is not there, is looked for."""
-    return Case((*NOWHERE, *more, f"{key}={value}"), (f"{key}:",))
+    return Case((*UNREAD, *more, f"{key}={value}"), (f"{key}:",))
 
 
 def half_made(world: Path) -> set[str]:

@@ -92,6 +92,11 @@ class BaseCorpus(Corpus):
             document if there are two distinct documents. ``paragraphs``: the last paragraphs of each document are held
             out, about ``validation_fraction`` of it, for corpora of few, long documents. ``auto``: ``paragraphs`` if
             there are fewer than 20 documents, else ``document``.
+        name: name of the folder in the cache.
+        max_documents: maximum number of documents, from the start of the corpus; null: all.
+        max_words: maximum number of words, from the start of the corpus and extended to the end of a document; null:
+            all.
+        validation_fraction: share of the text held out for validation.
     """
 
     # Subclasses inherit these annotations, so they must not be text, which would be evaluated elsewhere.
@@ -179,7 +184,22 @@ class BaseCorpus(Corpus):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class FileCorpus(BaseCorpus):
-    """A corpus of files (text, or a column of tables), plain or compressed; see conf/corpus/text.yaml."""
+    """A corpus of files (text, or a column of tables), plain or compressed.
+
+    Args:
+        path: a file, a folder, a pattern or a list of them, relative to the current folder; or addresses such as
+            s3://bucket/folder.
+        format: text, csv, tsv, quoted_tsv, jsonl or parquet; auto: by the file extension.
+        boundary: what separates documents: blank_line, file, line, heading, doc (WikiExtractor's <doc ...>) or block
+            (10,000 characters, extended to the end of a line); auto: doc if a file begins with <doc id=...>, else
+            blank_line for a single file, else file.
+        text_field: column of a table, or field of JSON, that contains the text; null: text or sentence.
+        delimiter: character between the columns of a table, such as ";" or tab; null: inferred from the first line,
+            which names the columns.
+        line_break: the mark that stands for a line break in tables, such as <br />.
+        encoding_errors: strict: stop at bytes that are not UTF-8, and name the line; replace: replace such bytes with
+            U+FFFD and count them.
+    """
 
     path: Texts | list[Texts]
     name: Name = "text"

@@ -23,6 +23,25 @@ class DataFolderCorpus(Corpus):
 
     The hub is contacted only when the text is first needed. ``instead`` is advice that ends the error message if
     neither source works.
+
+    Args:
+        name: name of the folder in the cache.
+        files: files or patterns below the data folder.
+        boundary: what separates documents; see ``FileCorpus``.
+        hub_dataset: name on the hub, or a folder with a copy of that repository; null: files only.
+        hub_subset: configuration of the data set on the hub, if it has several.
+        hub_split: split of the data set on the hub.
+        hub_validation_split: split to hold out if the text comes from the hub; null, or text from the data folder: a
+            part of the text is held out.
+        hub_line_break: the mark that stands for a line break in the data set on the hub.
+        encoding_errors: strict: stop at bytes that are not UTF-8, and name the line; replace: replace such bytes with
+            U+FFFD and count them.
+        max_documents: maximum number of documents, from the start of the corpus; null: all.
+        max_words: maximum number of words, from the start of the corpus and extended to the end of a document; null:
+            all.
+        validation_fraction: share of the text held out for validation.
+        split_unit: document: hold out whole documents, by hash; paragraphs: hold out the last paragraphs of each
+            document, for few, long documents; auto: paragraphs below 20 documents.
     """
 
     def __init__(

@@ -100,7 +100,7 @@ def _configs(card: Any) -> Any:
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class HubCorpus(BaseCorpus):
-    """A data set from the Hugging Face hub, by name, or from a local folder; see conf/corpus/hub.yaml.
+    """A data set from the Hugging Face hub, by name, or from a local folder.
 
     Offline, a previously loaded data set is read from the cache of `datasets` (not with ``streaming``). A local folder
     can be used in place of a name: one written by ``save_to_disk``, or a copy of the hub repository.
@@ -109,6 +109,19 @@ class HubCorpus(BaseCorpus):
     large data set, or, with ``shuffle_buffer``, a mixed sample (the files are then read in random order too, if a
     record is a document). It is tokenized once into the cache, from which training reads, so a resumed run needs no
     network if ``revision`` is a commit.
+
+    Args:
+        dataset: owner/name on the hub, or a folder: a clone of the repository, or the output of save_to_disk.
+        subset: configuration of the data set, if it has several.
+        split: split to train on.
+        validation_split: split to hold out; null: hold out a part of the training split.
+        revision: commit, tag or branch; null: the newest commit, which a streaming run saves in its configuration.
+        streaming: true: read from the hub without a copy on disk, and only as much as max_words or max_documents allow.
+        shuffle_buffer: number of documents in a shuffle buffer, so that the limits select a mixed sample; 0: keep the
+            source's order.
+        text_field: column that contains the text.
+        boundary: record: each record is a document; heading: records are lines of WikiText.
+        line_break: the mark that stands for a line break, such as <br />.
     """
 
     dataset: HubName

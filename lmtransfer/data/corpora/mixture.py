@@ -126,6 +126,16 @@ class MixtureCorpus(Corpus):
     on) or of the rows (in training). The paper uses 0.5 for the vocabulary and 0.7 for training; here one alpha is used
     for both. In the paper each batch has one language; here a batch mixes the rows of all parts. Caps do not apply to
     the sample for the tokenizer. See ``Sampling``.
+
+    Args:
+        parts: corpora, files or folders, as a list or as {name: corpus, ...}; losses are reported under these names.
+        alpha: sampling exponent, q_i ~ p_i^alpha: 1 samples by size, 0 samples all corpora equally.
+        weights: {name: weight, ...} for all parts, instead of alpha: a part's share of the tokens is its weight divided
+            by the sum of weights.
+        max_tokens: {name: tokens, ...}: maximum number of tokens from a part in an epoch; the other parts fill the
+            rest.
+        max_epochs: {name: passes, ...}: maximum number of passes over a part in an epoch; the other parts fill the
+            rest.
     """
 
     name: Name

@@ -287,7 +287,8 @@ class SpanQa(Task):
                 ``tasks.file_formats.squad``), or SQuAD's format in a ``.json`` file.
             no_answer: whether a question may have no answer. If not, the null score is still trained, on windows that
                 do not contain the answer, but does not affect predictions.
-            null_threshold: null odds above which there is no answer; the scores also include the best threshold.
+            null_threshold: predict no answer if the null score exceeds that of the best span by more than this; the
+                scores also include the best threshold.
             labels: kinds of answer other than spans; CoQA's are yes, no and unknown.
             stride: number of tokens between the starts of consecutive windows of a long passage.
             max_question_tokens: maximum length of a question with its history.

@@ -71,11 +71,12 @@ class Classification(TextTask):
         """The settings of a classification task.
 
         Attributes:
-            labels: names of the labels in order; null: ``discover_labels`` reads them from the data when first needed.
-            metrics: names of the metrics; the first is the main one.
-            positive_label: the positive class, for which F1 is computed; null: the second of two labels.
-            class_weights: weight of each label in the training loss, by name (1 for labels that are not named), or
-                balanced, which gives each label the same total weight; null: all weights are 1.
+            labels: names of the labels, in order; null: the labels in the training file, sorted.
+            metrics: some of accuracy, f1, macro_f1, matthews; the first metric chooses checkpoints and decides the
+                verdict.
+            positive_label: the label whose F1 counts; null: the second of two labels.
+            class_weights: weight of each label in the training loss: balanced, or by name such as {spam: 5} (1 for
+                others); null: all 1.
             label_smoothing: share of each training target that is spread evenly over all labels, 0 to 1 (Szegedy et
                 al. 2016, section 7).
         """

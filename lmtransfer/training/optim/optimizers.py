@@ -34,6 +34,11 @@ class Optimizer:
     Args:
         parts: the optimizers; the learning rate of the first is logged. A group's ``peak_lr`` (default: its ``lr``) is
             its learning rate at a factor of 1; ``base_lr`` is the same without layer-wise rates.
+        learning_rate: peak learning rate; a small encoder is finetuned at 1e-4 to 5e-4.
+        rates: factors on the learning rate by kind of parameter, 1 by default; 0 freezes: hidden, weight, embedding
+            (tables of tokens, positions and segments, a character CNN, and an output matrix that is tied to a table),
+            norm, bias; head: everything outside the encoder (dense layers, norms and biases of objectives, and a
+            separate output matrix).
     """
 
     def __init__(self, learner: nn.Module, parts: Sequence[torch.optim.Optimizer]) -> None:
@@ -335,10 +340,9 @@ class AdamW(Optimizer):
     """Adam with decoupled weight decay (Loshchilov & Hutter 2019), fused.
 
     Args:
-        no_decay: kinds of parameters without decay (``NamedParameter.kind``).
+        no_decay: kinds of parameters without decay: some of hidden, weight, embedding, norm, bias.
         bias_correction: False omits the bias correction of the moments, as in the published BERT code
             (google-research/bert, optimization.py); the paper's Adam includes the correction.
-        rates: factor on the learning rate by kind of parameter, and of the head (see ``RATE_KEYS``).
         lr_scales: factor on the learning rate by parameter name, for layer-wise rates.
     """
 
@@ -408,6 +412,8 @@ class Muon(Optimizer):
 
     Args:
         weight_decay: decoupled decay of the matrices, times their learning rate.
+        num_iterations: Newton-Schulz iterations; 4 here are as close to orthogonal as 5 in the original.
+        adamw_learning_rate: peak learning rate of AdamW.
     """
 
     def __init__(

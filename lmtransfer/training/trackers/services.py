@@ -32,6 +32,7 @@ class MLflow(Service):
     Args:
         uri: the tracking store: address of a server, or ``sqlite:///<file>``; None for the value of
             ``MLFLOW_TRACKING_URI``, or else the file ``mlflow.db`` in ``output_root``.
+        project: name of the MLflow experiment.
     """
 
     needs_packages = ("mlflow",)
@@ -149,6 +150,7 @@ class Trackio(Service):
 
     Args:
         space: name of a Space on the hub; None for this machine only.
+        project: name of the Trackio project.
     """
 
     needs_packages = ("trackio",)
@@ -209,6 +211,7 @@ class Wandb(Service):
     Args:
         entity: user or team; None for the user's default.
         mode: "online" or "offline"; None for the value of ``WANDB_MODE``, or else "online".
+        project: name of the project.
     """
 
     needs_packages = ("wandb",)
