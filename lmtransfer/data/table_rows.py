@@ -90,7 +90,10 @@ def arrow_schema(columns: TableColumns) -> pa.Schema:
 def _as_text(value: Any, notes: Notes, where: str) -> str | None:
     if value is None or _is_nan(value):
         return None
-    return clean(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str), where, notes)
+    if not isinstance(value, str):
+        is_json = isinstance(value, bool | int | float | list | dict)
+        value = json.dumps(value, ensure_ascii=False, default=str) if is_json else str(value)
+    return clean(value, where, notes)
 
 
 def _is_nan(value: Any) -> bool:

@@ -41,6 +41,7 @@ def open_output(name: str, *, overwrite: bool, table: OutputTable, notes: Notes)
         yield write_lines(sys.stdout)
         return
     path = check_output_path(name, overwrite=overwrite)
+    table.check(path.suffix.lower())
     partial = partial_path(path)
     try:
         stream = partial.open("wb")

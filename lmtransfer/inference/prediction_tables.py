@@ -50,22 +50,28 @@ class OutputTable:
         errors: Cells = {ERROR: ("string", (ERROR,))} if self.has_errors else {}
         return {self.prefix + name: cell for name, cell in {**self.answers.cells, **errors}.items()}
 
-    def check_new(self, names: Sequence[str], new: Sequence[str]) -> None:
-        """Raise an error if the input has a column with the name of a new one."""
-        taken = [name for name in new if name in names]
-        if taken:
-            renamed = f"predicted_{taken[0].removeprefix(self.prefix)}"
+    @property
+    def keys(self) -> dict[str, str]:
+        """The added keys of JSON, by the keys of the predictions."""
+        return {key: self.prefix + key for key in self.answers.keys}
+
+    def check(self, suffix: str) -> None:
+        """Raise an error if the columns of the input do not fit a file with this suffix."""
+        names, is_json = self.columns.names or (), suffix in JSON_SUFFIXES
+        self.check_new(names, list(self.keys.values() if is_json else self.cells))
+        if self.columns.shared_names and suffix in (*JSON_SUFFIXES, ".parquet"):
             raise ConfigError(
-                f"column_prefix={self.prefix!r}: the input already has the column {taken[0]!r}, which predict would "
-                f"add; set another prefix, such as column_prefix=predicted_ for {renamed!r}"
+                f"{self.columns.shared_names[0]!r} is the name of several columns of the input, which {suffix} does "
+                "not allow; rename the columns, or write the output as .csv or .tsv"
             )
 
-    def check_distinct(self, file_format: str) -> None:
-        """Raise an error if several columns of the input have the same name."""
-        if shared := self.columns.shared_names:
+    def check_new(self, names: Sequence[str], new: Sequence[str]) -> None:
+        """Raise an error if the input has a column with the name of a new one."""
+        if taken := [name for name in new if name in names]:
+            prefix = "model_" if self.prefix == "predicted_" else "predicted_"
             raise ConfigError(
-                f"{shared[0]!r} is the name of several columns of the input, which {file_format} does not allow; "
-                "rename the columns, or write the output as .csv or .tsv"
+                f"the input already has a column {taken[0]!r}, and predict would add one of that name; set column_prefix="
+                f"{prefix} to add {prefix + taken[0].removeprefix(self.prefix)!r} instead"
             )
 
 
@@ -86,9 +92,7 @@ class _JsonWriter:
 
     def __init__(self, file: BinaryIO, table: OutputTable, notes: Notes) -> None:
         self._file, self._table = file, table
-        table.check_distinct("JSON")
-        self._new = {key: table.prefix + key for key in (*table.answers.keys, ERROR)}
-        table.check_new(table.columns.names or (), [self._new[key] for key in table.answers.keys])
+        self._new = {**table.keys, ERROR: table.prefix + ERROR}
 
     def write(self, predictions: Sequence[Prediction]) -> None:
         for prediction in predictions:
@@ -120,7 +124,6 @@ class _TextWriter:
         self._is_quoted = not (own == delimiter == "\t") or table.columns.is_quoted
         self._cells = table.cells
         names = table.columns.names or ()
-        table.check_new(names, list(self._cells))
         if table.columns.has_mark:
             file.write("\ufeff".encode())
             notes.remove(BYTE_ORDER_MARKS)
@@ -162,9 +165,7 @@ class _ParquetWriter:
 
     def __init__(self, file: BinaryIO, table: OutputTable, notes: Notes) -> None:
         self._columns, self._cells, self._notes = table.columns, table.cells, notes
-        table.check_distinct("parquet")
         schema = arrow_schema(table.columns)
-        table.check_new(schema.names, list(self._cells))
         self._types = [pa.string() if kind == "json" else pa.type_for_alias(kind) for kind, _ in self._cells.values()]
         for name, kind in zip(self._cells, self._types, strict=True):
             schema = schema.append(pa.field(name, kind))
