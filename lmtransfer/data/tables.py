@@ -34,6 +34,8 @@ from lmtransfer.errors import ConfigError, DataError
 FORMATS: Final[dict[str, TextFormat]] = {
     ".txt": "text",
     ".text": "text",
+    ".md": "text",
+    ".markdown": "text",
     ".tsv": "tsv",
     ".csv": "csv",
     ".jsonl": "jsonl",

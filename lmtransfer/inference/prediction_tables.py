@@ -70,8 +70,8 @@ class OutputTable:
         if taken := [name for name in new if name in names]:
             prefix = "model_" if self.prefix == "predicted_" else "predicted_"
             raise ConfigError(
-                f"the input already has a column {taken[0]!r}, and predict would add one of that name; set column_prefix="
-                f"{prefix} to add {prefix + taken[0].removeprefix(self.prefix)!r} instead"
+                f"the input already has a column {taken[0]!r}, and predict would add one of that name; set "
+                f"column_prefix={prefix} to add {prefix + taken[0].removeprefix(self.prefix)!r} instead"
             )
 
 
@@ -210,9 +210,16 @@ def _format(value: Any) -> str:
     """Return the value of a cell of delimited text; numbers have the precision of float32."""
     if value is None:
         return ""
-    if isinstance(value, float):
-        return f"{value:.7g}"
+    value = _shorten(value)
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _shorten(value: Any) -> Any:
+    if isinstance(value, float):
+        return float(f"{value:.7g}")
+    if isinstance(value, list):
+        return [_shorten(item) for item in value]
+    return {key: _shorten(item) for key, item in value.items()} if isinstance(value, dict) else value
 
 
 def _text_writer(delimiter: str) -> Callable[[BinaryIO, OutputTable, Notes], Writer]:
