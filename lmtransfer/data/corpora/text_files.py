@@ -57,6 +57,8 @@ _HEADING = re.compile(r"\s*= [^=].*[^=] =\s*$")
 _MAX_KINDS = 12
 #: Suffixes of files whose tags would be read as words.
 HTML_SUFFIXES = (".html", ".htm", ".xhtml")
+#: Suffixes of other formatted documents, which are not plain text either.
+_DOCUMENT_SUFFIXES = (".pdf", ".docx", ".doc", ".odt", ".rtf", ".epub")
 CONVERT_HTML = "for example with pandoc -t plain page.html -o page.txt"
 MARKDOWN_SUFFIXES = (".md", ".markdown")
 _HIDDEN = "hidden files and folders, left out"
@@ -119,7 +121,8 @@ def locate(paths: str | Sequence[str], *, key: str = "corpus.path") -> CorpusFil
         if is_folder:
             matches, suffixes = _choose_texts(matches, left_out)
             if not matches:
-                other = next((suffix for suffix in suffixes if suffix not in HTML_SUFFIXES), "")
+                formatted = (*HTML_SUFFIXES, *_DOCUMENT_SUFFIXES)
+                other = next((suffix for suffix in suffixes if suffix not in formatted), "")
                 problems = [f"{kind} (first: {left_out.first[kind]})" for kind in left_out.counts]
                 raise DataError(
                     f"{key}={entry}: no file in {place} has a known format ("
