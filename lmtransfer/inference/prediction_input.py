@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -157,8 +158,16 @@ class InputSource:
         """Raise an error if the output file, or the file in which it is written first, is the input file."""
         place = Path(output).expanduser()
         for written in (place, partial_path(place)):
-            if self.path is not None and written.exists() and self.path.samefile(written):
+            if written.exists() and self._is_in(written):
                 raise ConfigError(f"output={output}: {written} is the input file; choose another output file")
+
+    def _is_in(self, path: Path) -> bool:
+        if self.path is not None:
+            return self.path.samefile(path)
+        try:
+            return os.path.samestat(os.fstat(sys.stdin.fileno()), path.stat())
+        except (AttributeError, OSError):  # standard input is closed, or replaced by an object without a file
+            return False
 
 
 def partial_path(path: Path) -> Path:

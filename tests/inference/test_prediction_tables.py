@@ -333,6 +333,29 @@ def test_the_input_is_never_the_output(tmp_path: Path) -> None:
     assert path.read_text() == "text\na\n"
 
 
+def test_the_file_behind_standard_input_is_not_the_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "in.csv"
+    path.write_text("text\na\n")
+    (tmp_path / "soft.csv").symlink_to(path)
+    with path.open() as stream:
+        monkeypatch.setattr("sys.stdin", stream)
+        for output in (path, tmp_path / "soft.csv"):
+            with refuses(ConfigError, f"output={output}", "is the input file"):
+                label("-", output, file_format="csv")
+        label("-", tmp_path / "out.csv", file_format="csv")
+    assert rows_of(tmp_path / "out.csv")[1][0][0] == "a"
+
+
+def test_a_label_that_a_table_without_quotation_marks_cannot_hold_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "in.tsv"
+    path.write_text("text\na\n")
+    odd = LabelAnswer(0, "a\tb", {"a\tb": 1.0})
+    with refuses(DataError, f"{path}:2", "tab", ".csv"):
+        label(path, tmp_path / "out.tsv", answer=lambda _: odd)
+    label(path, tmp_path / "out.csv", answer=lambda _: odd)
+    assert rows_of(tmp_path / "out.csv")[1] == [["a", "a\tb", "1.0"]]
+
+
 def test_a_table_without_rows_keeps_its_columns(tmp_path: Path) -> None:
     path = tmp_path / "in.csv"
     path.write_text("id,text\n")
