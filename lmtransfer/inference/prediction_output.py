@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Literal, TextIO
 
 from lmtransfer.data.documents import Notes
 from lmtransfer.errors import ConfigError, RunDirectoryError
 from lmtransfer.inference.prediction_input import Prediction, Write, partial_path
-from lmtransfer.inference.prediction_tables import JSON_SUFFIXES, WRITERS, OutputTable, json_line
+from lmtransfer.inference.prediction_tables import JSON_SUFFIXES, WRITERS, OutputTable, Writer, json_line
 from lmtransfer.system.durable import flush, remove, write_text
 from lmtransfer.system.machine import naming
 from lmtransfer.tasks.base import Example, Task
@@ -48,22 +48,24 @@ def open_output(name: str, *, overwrite: bool, table: OutputTable, notes: Notes)
     except OSError as error:
         raise RunDirectoryError(f"output={name}: {partial} cannot be written ({error.strerror})") from None
     num_written = 0
-    writer = WRITERS[path.suffix.lower()](stream, table, notes)
+    writer: Writer | None = None
 
     def write(predictions: Sequence[Prediction]) -> None:
         nonlocal num_written
+        assert writer is not None
         with naming(path):
             writer.write(predictions)
         num_written += len(predictions)
 
     try:
-        with stream:
-            try:
-                yield write
-            finally:
-                with naming(path):
+        try:
+            with naming(path):
+                writer = WRITERS[path.suffix.lower()](stream, table, notes)
+            yield write
+        finally:
+            with naming(path), closing(stream):
+                if writer is not None:
                     writer.close()
-                    stream.flush()
         with naming(path):
             flush(partial)
     except BaseException as error:
