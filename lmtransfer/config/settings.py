@@ -555,7 +555,12 @@ class PredictSettings(_OfARun, _WithData):
     text: str | None = _doc("a single text; or two texts, or a question and its passage, separated by [SEP]")
     split: str | None = _doc("split of the task to predict; its gold answers may be hidden")
     output: str = _doc(
-        "output file for JSON lines, or - for standard output; with submission: the submission's file or a folder"
+        "output file: .csv, .tsv, .jsonl or .parquet, with all columns of the input and the predictions; -: standard "
+        "output, JSON lines with the id and the prediction; with submission: the submission's file or a folder"
+    )
+    column_prefix: str = _doc(
+        "text before the names of the columns that are added to the input's columns, such as predicted_; needed if the "
+        "input has a column of the same name, such as label"
     )
     format: _InputFormat | None = _doc(
         "input format: text (one text per line), tsv, quoted_tsv, csv, jsonl (one object per line, or an array), "
@@ -568,11 +573,13 @@ class PredictSettings(_OfARun, _WithData):
         "table column or JSON field with the second text of a pair; null: as in the task's own files"
     )
     id_column: str | None = _doc(
-        "column with the ids for the output; null: the column id if it exists, otherwise the row index, starting at 0"
+        "column with the ids for standard output; null: the column id if it exists, otherwise the row index, starting "
+        "at 0"
     )
     encoding_errors: Literal["strict", "replace"] = _doc(_ENCODING_ERRORS)
     on_error: Literal["stop", "skip"] = _doc(
-        "stop: stop at the first line that cannot be processed; skip: write an error in place of its prediction"
+        "stop: stop at the first line that cannot be processed; skip: write an error in place of its prediction, in a "
+        "file into the column error"
     )
     submission: Literal["glue", "squad"] | None = _doc(
         "glue or squad: write the official submission file for a whole split instead of JSON lines"

@@ -41,6 +41,11 @@ class Notes:
         """Return ``{kind: {"count": ..., "first": ...}}``, ready for JSON."""
         return {kind: {"count": count, "first": self.first[kind]} for kind, count in self.counts.items()}
 
+    def remove(self, kind: str) -> None:
+        """Remove the irregularities of ``kind``."""
+        self.counts.pop(kind, None)
+        self.first.pop(kind, None)
+
     def clear(self) -> None:
         """Clear all counts before another pass."""
         self.counts.clear()

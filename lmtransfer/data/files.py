@@ -34,6 +34,8 @@ _ZSTD_PIECE = 1 << 12
 #: Maximum length of a text file's line, including its end; text8 is one line of a hundred million bytes.
 LONGEST_LINE_BYTES = 1 << 28
 _BOM = b"\xef\xbb\xbf"
+#: The kind of a note on files that begin with a byte order mark.
+BYTE_ORDER_MARKS = "byte order marks dropped"
 _CONVERT = "convert the file to UTF-8 (iconv -f {} -t UTF-8 old > new)"
 #: First bytes of compressed files, by suffix.
 _MAGIC = {".gz": b"\x1f\x8b", ".xz": b"\xfd7zXZ", ".zst": b"\x28\xb5\x2f\xfd"}
@@ -334,28 +336,37 @@ def read_lines(
     encoding_errors: EncodingErrors = "strict",
     notes: Notes | None = None,
     meter: Meter | None = None,
+    keep_returns: bool = False,
 ) -> Iterator[tuple[int, str]]:
     """Yield the lines of a text file with their numbers, from 1, without line ends.
 
     A line ends at a line feed only, never at the other characters where ``str.splitlines`` splits; in a file without
     line feeds, it ends at a carriage return (the line ends of old Macs, which Excel still offers). A byte order mark at
     the start of the file is dropped and counted.
+
+    Args:
+        keep_returns: whether to keep carriage returns before line feeds, which may be part of a quoted field.
     """
     with open_binary(path, meter) as stream:
         yield from decode_lines(
-            _raw_lines(stream, path), str(path), encoding_errors, Notes() if notes is None else notes
+            _raw_lines(stream, path),
+            str(path),
+            encoding_errors,
+            Notes() if notes is None else notes,
+            keep_returns=keep_returns,
         )
 
 
 def decode_lines(
-    lines: Iterator[bytes], name: str, encoding_errors: EncodingErrors, notes: Notes
+    lines: Iterator[bytes], name: str, encoding_errors: EncodingErrors, notes: Notes, *, keep_returns: bool = False
 ) -> Iterator[tuple[int, str]]:
     """Decode and number lines from 1, without line ends or a byte order mark; see ``read_lines``."""
+    line_end = b"\n" if keep_returns else b"\r\n"
     for number, raw in enumerate(_split_old_line_ends(lines, name, notes), start=1):
         if number == 1 and raw.startswith(_BOM):
-            notes.add("byte order marks dropped", f"{name}:1")
+            notes.add(BYTE_ORDER_MARKS, f"{name}:1")
             raw = raw[len(_BOM) :]
-        raw = raw.rstrip(b"\r\n")
+        raw = raw.rstrip(line_end)
         try:
             text = raw.decode("utf-8")
         except UnicodeDecodeError:

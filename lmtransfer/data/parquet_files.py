@@ -63,23 +63,24 @@ class Columns:
                 ) from None
 
     def records(
-        self, names: Sequence[str], encoding_errors: EncodingErrors, notes: Notes
-    ) -> Iterator[tuple[str, dict[str, Any], frozenset[str]]]:
-        """Yield each row's ``file:row``, its values, and the columns whose label ids were replaced by names.
+        self, names: Sequence[str], encoding_errors: EncodingErrors, notes: Notes, *, whole_rows: bool = False
+    ) -> Iterator[tuple[str, dict[str, Any], frozenset[str], pa.RecordBatch | None]]:
+        """Yield each row's ``file:row``, its values, the columns whose label ids were replaced by names, and the row.
 
         The names are those that ``datasets`` writes into the file. The label id -1, which marks a hidden label, becomes
-        None.
+        None. Without ``whole_rows``, only the columns ``names`` are read, and None stands for the row.
         """
         label_names = _label_names(self.schema)
         columns = [name for name in dict.fromkeys(names) if self.schema.names.count(name) == 1]
         renamed = frozenset(label_names) & frozenset(columns)
-        for file, first, batch in self.batches(columns):
+        for file, first, batch in self.batches(None if whole_rows else columns):
             values = [
                 _values(batch.column(name), label_names.get(name), file, first, encoding_errors, notes)
                 for name in columns
             ]
-            for row, cells in enumerate(zip(*values, strict=True), start=first):
-                yield f"{file}:row {row}", dict(zip(columns, cells, strict=True)), renamed
+            for row in range(batch.num_rows):
+                cells = {name: column[row] for name, column in zip(columns, values, strict=True)}
+                yield f"{file}:row {first + row}", cells, renamed, batch.slice(row, 1) if whole_rows else None
 
 
 def open_columns(path: SourceFile, meter: Meter | None = None) -> Columns:
@@ -157,14 +158,14 @@ def _as_bytes(column: pa.Array) -> pa.Array:
     return column.view(pa.large_binary()) if pa.types.is_large_string(column.type) else column
 
 
-def check_strings(columns: Columns, name: str, *, key: str) -> None:
-    """Check that a column holds strings; ``key`` is the setting that names the column."""
+def check_strings(schema: pa.Schema, name: str, *, place: str) -> None:
+    """Check that the column of texts holds strings; ``place`` is the file, for messages."""
     import pyarrow as pa
 
-    kind = columns.schema.field(name).type
+    kind = schema.field(name).type
     if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_null(kind)):
         raise DataError(
-            f"{columns.files[0]}: column `{name}` holds {kind} values, not strings; set {key} to a column of strings"
+            f"{place}: column `{name}` holds {kind} values, not strings; set text_column to a column of strings"
         )
 
 

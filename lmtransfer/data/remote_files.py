@@ -105,10 +105,11 @@ def file_size(file: SourceFile) -> int:
     return file.size() if isinstance(file, RemoteFile) else file.stat().st_size
 
 
-def list_files(address: str, *, key: str) -> tuple[list[str], bool]:
+def list_files(address: str, *, key: str) -> tuple[list[str], bool, list[str]]:
     """Return the addresses of the files that an address, the value of ``key``, refers to, and whether it is a folder.
 
-    The address is that of a file, of a folder, which is searched recursively, or a pattern with ``*``.
+    The address is that of a file, of a folder, which is searched recursively, or a pattern with ``*``. The hidden files
+    of a folder are returned apart.
     """
     check_address(address, key=key)
     with reaching(address, what=f"{key}={address}"):
@@ -116,13 +117,13 @@ def list_files(address: str, *, key: str) -> tuple[list[str], bool]:
         is_folder = not has_magic(path) and system.info(path)["type"] == "directory"
         found = system.find(path, detail=True) if is_folder else system.glob(path, detail=True)
         names = sorted(name for name, information in found.items() if information["type"] == "file")
-        if is_folder:
-            names = [name for name in names if "/." not in name.removeprefix(path)]  # without hidden files
+        hidden = [name for name in names if is_folder and "/." in name.removeprefix(path)]
+        names = [name for name in names if name not in hidden]
         if not names:
             raise FileNotFoundError
         addresses = [system.unstrip_protocol(name) for name in names]
         door.admit_names(addresses)  # the protocol may have another prefix than the address
-        return addresses, is_folder
+        return addresses, is_folder, hidden
 
 
 def _system(address: str) -> tuple[Any, str]:

@@ -17,22 +17,25 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
 from lmtransfer.config.types import TableFormat, TextFormat
 from lmtransfer.data.documents import Notes, clean
-from lmtransfer.data.files import EncodingErrors, Meter, plain_name, read_lines
+from lmtransfer.data.files import BYTE_ORDER_MARKS, EncodingErrors, Meter, plain_name, read_lines
 from lmtransfer.data.parquet_files import open_columns
 from lmtransfer.data.remote_files import SourceFile
+from lmtransfer.data.table_rows import Row, TableColumns
 from lmtransfer.errors import ConfigError, DataError
 
 #: The format of a file by its suffix, which a compression suffix may follow.
 FORMATS: Final[dict[str, TextFormat]] = {
     ".txt": "text",
     ".text": "text",
+    ".md": "text",
+    ".markdown": "text",
     ".tsv": "tsv",
     ".csv": "csv",
     ".jsonl": "jsonl",
@@ -180,12 +183,14 @@ class TableRecord:
         where: ``file:line`` or ``file:row``, for messages.
         values: the values by column: strings in delimited text, JSON values otherwise.
         names_of: columns whose label ids were replaced by the names in the file's own metadata.
+        row: the row as the file has it; that of a parquet file only if ``open_table`` was asked for whole rows.
     """
 
     number: int
     where: str
     values: Mapping[str, Any]
     names_of: frozenset[str] = frozenset()
+    row: Row | None = None
 
     def name_of(self, column: ColumnSpec) -> str | None:
         """Return the first of the column's names that this row has; None if it has none."""
@@ -194,7 +199,7 @@ class TableRecord:
     def missing_message(self, column: ColumnSpec) -> str:
         """Return the error message for a row without this column, with advice if the row seems to be a whole table."""
         problem = column.missing_message(list(self.values), [self.values])
-        return f"{problem}. {self.table_advice()}".rstrip(". ")
+        return f"{problem}. {self._table_advice()}".rstrip(". ")
 
     def text(self, column: ColumnSpec) -> str | None:
         """Return the text in a column; None if there is no value."""
@@ -207,10 +212,25 @@ class TableRecord:
                 f"{name!r} is of type {type(value).__name__}, not text; correct the row, or set {column.setting} to "
                 "another column"
             )
-            raise DataError(f"{self.where}: {problem}. {self.table_advice()}".rstrip(". "))
+            raise DataError(f"{self.where}: {problem}. {self._table_advice()}".rstrip(". "))
         return value
 
-    def table_advice(self) -> str:
+    def texts(self, columns: Sequence[ColumnSpec], notes: Notes) -> tuple[str | None, ...]:
+        """Return the values of columns as clean texts, None where there is no value.
+
+        Raises:
+            ValueError: a required column is missing, or a value is neither a text nor a number.
+            DataError: the same, if the row seems to be a whole table; the message has advice.
+        """
+        try:
+            values = [_text_of(column, self) for column in columns]
+        except ValueError as problem:
+            if advice := self._table_advice():
+                raise DataError(f"{self.where}: {problem}. {advice}") from None
+            raise
+        return tuple(None if value is None else clean(value, self.where, notes) for value in values)
+
+    def _table_advice(self) -> str:
         """Explain how to write a table given as a single JSON object as rows; empty if the object looks like a row."""
         if self.number > 0:
             return ""
@@ -224,9 +244,9 @@ class TableRecord:
 
 @dataclass(frozen=True, slots=True)
 class OpenTable:
-    """An open table: its columns (None if each row has its own, as in JSON), and its rows, one in memory at a time."""
+    """An open table: its columns, and its rows, one in memory at a time."""
 
-    names: tuple[str, ...] | None
+    columns: TableColumns
     records: Iterator[TableRecord]
 
 
@@ -293,13 +313,17 @@ def open_table(
     layout: TableLayout,
     bad_rows: BadRows,
     meter: Meter | None = None,
+    whole_rows: bool = False,
 ) -> OpenTable:
     """Open a table of any format; only a header line is read immediately.
 
     ``columns`` are the columns to be used. ``bad_rows`` handles rows with the wrong number of columns and broken JSON
     objects; its notes also record the decisions that depend on the file's content. A ``DataError`` names ``file:line``.
+
+    With ``whole_rows``, every record has its ``row``, and rows whose cells are all empty are not skipped.
     """
     notes, errors = bad_rows.notes, layout.encoding_errors
+    marks = notes.counts.get(BYTE_ORDER_MARKS, 0)
     if isinstance(source, IncomingRows):
         origin, lines, file_format = source.name, source.lines, layout.file_format or "tsv"
     else:
@@ -307,34 +331,41 @@ def open_table(
         if file_format == "parquet":
             parquet = open_columns(source, meter)
             names = parquet.schema.names
-            check_columns(
-                names, columns, origin, (values for _, values, _ in parquet.records(names, "replace", Notes()))
+            check_columns(names, columns, origin, (record[1] for record in parquet.records(names, "replace", Notes())))
+            chosen = [name for column in columns for name in column.names]
+            rows = parquet.records(chosen, errors, notes, whole_rows=whole_rows)
+            return OpenTable(
+                TableColumns(tuple(names), parquet.schema),
+                (TableRecord(number, *row) for number, row in enumerate(rows)),
             )
-            rows = parquet.records([name for column in columns for name in column.names], errors, notes)
-            return OpenTable(tuple(names), (TableRecord(number, *row) for number, row in enumerate(rows)))
-        lines = read_lines(source, encoding_errors=errors, notes=notes, meter=meter)
+        lines = read_lines(source, encoding_errors=errors, notes=notes, meter=meter, keep_returns=True)
     if file_format == "jsonl":
-        return OpenTable(None, _json_records(lines, origin, bad_rows))
+        return OpenTable(TableColumns(None), _json_records(lines, origin, bad_rows))
     first = next(lines, None)
-    if first is None:
-        return OpenTable(() if layout.columns is None else tuple(layout.columns), iter(()))
     usual = "," if file_format == "csv" else "\t"
-    separator = None if layout.columns is not None else _SEPARATOR_LINE.fullmatch(first[1])
+    if first is None:
+        return OpenTable(TableColumns(tuple(layout.columns or ()), delimiter=usual), iter(()))
+    has_mark = notes.counts.get(BYTE_ORDER_MARKS, 0) > marks
+    separator = None if layout.columns is not None else _SEPARATOR_LINE.fullmatch(first[1].rstrip("\r"))
     if separator is not None:
-        notes.add(f"first line that only names the separator ({first[1][:10]!r}), left out", f"{origin}:{first[0]}")
+        line = first[1].rstrip("\r")[:10]
+        notes.add(f"first line that only names the separator ({line!r}), left out", f"{origin}:{first[0]}")
         first = next(lines, None)
         if first is None:
-            return OpenTable((), iter(()))
-    delimiter = layout.delimiter or (separator[1] if separator else _delimiter(first[1], usual, columns, layout))
+            return OpenTable(TableColumns((), delimiter=separator[1]), iter(()))
+    delimiter = layout.delimiter or (
+        separator[1] if separator else _delimiter(first[1].rstrip("\r"), usual, columns, layout)
+    )
     if delimiter != usual and layout.delimiter is None and separator is None:
         kind = f"file whose columns are separated by {_SEPARATORS[delimiter]}, not by {_SEPARATORS[usual]}"
         notes.add(kind, f"{origin}:{first[0]}")
     every = chain([first], lines)
-    if quoted := file_format in ("csv", "quoted_tsv") or delimiter != "\t":
+    if is_quoted := file_format in ("csv", "quoted_tsv") or delimiter != "\t":
         records = _quoted_records(every, origin, delimiter, first_line=first[0])
     else:
-        records = ((number, line.split("\t")) for number, line in every)
-    return _delimited_table(records, origin, columns, layout, bad_rows, quoted=quoted)
+        records = ((number, line.rstrip("\r").split("\t")) for number, line in every)
+    form = TableColumns((), delimiter=delimiter, is_quoted=is_quoted, has_mark=has_mark)
+    return _delimited_table(records, origin, columns, layout, bad_rows, form, whole_rows=whole_rows)
 
 
 def read_rows(
@@ -348,14 +379,11 @@ def rows_of(records: Iterator[TableRecord], columns: Sequence[ColumnSpec], bad_r
     """Yield the requested columns of each record as clean texts; ``bad_rows`` handles rows that lack one."""
     for record in records:
         try:
-            values = tuple(_text_of(column, record) for column in columns)
+            texts = record.texts(columns, bad_rows.notes)
         except ValueError as problem:
-            if record.table_advice():
-                raise DataError(f"{record.where}: {problem}. {record.table_advice()}") from None
             bad_rows.report("invalid rows", record.where, str(problem))
             continue
         is_label_name = tuple(any(name in record.names_of for name in column.names) for column in columns)
-        texts = tuple(None if value is None else clean(value, record.where, bad_rows.notes) for value in values)
         yield TableRow(record.number, record.where, texts, is_label_name)
 
 
@@ -399,9 +427,11 @@ def _delimited_table(
     columns: Sequence[ColumnSpec],
     layout: TableLayout,
     bad_rows: BadRows,
+    form: TableColumns,
     *,
-    quoted: bool,
+    whole_rows: bool,
 ) -> OpenTable:
+    """Open delimited text; ``form`` has everything about its columns but the names."""
     first_line, first = next(records)
     is_header = layout.columns is None or _names_columns(first, columns)
     names = first if is_header or layout.columns is None else list(layout.columns)
@@ -415,20 +445,22 @@ def _delimited_table(
         number = -1
         for line, fields in records if is_header else chain([(first_line, first)], records):
             where = f"{origin}:{line}"
-            if len(names) > 1 and not any(fields):
+            if len(names) > 1 and not any(fields) and not (whole_rows and len(fields) == len(names)):
                 bad_rows.notes.add("blank lines", where)
                 continue
+            fields = fields or [""]
             number += 1
             if not len(names) - optional <= len(fields) <= len(names):
                 at_least = "" if not optional else f"{len(names) - optional} to "
                 problem = f"{len(fields)} columns, but {at_least}{len(names)} are expected ({', '.join(names)})"
-                if not quoted and any('"' in field for field in fields):
+                if not form.is_quoted and any('"' in field for field in fields):
                     problem += "; quotation marks are read as text: set task.file_format=quoted_tsv for quoted fields"
                 bad_rows.report("rows with a different number of columns", where, problem)
                 continue
-            yield TableRecord(number, where, dict(zip(once, fields, strict=False)))
+            values = {name: field.replace("\r\n", "\n") for name, field in zip(once, fields, strict=False)}
+            yield TableRecord(number, where, values, row=fields)
 
-    return OpenTable(tuple(names), read())
+    return OpenTable(replace(form, names=tuple(names)), read())
 
 
 def _names_columns(fields: Sequence[str], columns: Sequence[ColumnSpec]) -> bool:
@@ -481,7 +513,7 @@ def _quoted_records(
 def _json_records(lines: Iterator[tuple[int, str]], origin: str, bad_rows: BadRows) -> Iterator[TableRecord]:
     for number, (where, value) in enumerate(json_values(lines, origin, bad_rows.notes)):
         if isinstance(value, dict):
-            yield TableRecord(number, where, value)
+            yield TableRecord(number, where, value, row=value)
             continue
         problem = f"expected a JSON object, found a value of type {type(value).__name__}"
         if isinstance(value, ValueError):

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -18,15 +17,16 @@ from typing_extensions import override
 
 from lmtransfer.data.documents import Notes, clean
 from lmtransfer.data.files import EncodingErrors
-from lmtransfer.data.parquet_files import Columns, check_strings, open_columns, texts_of
+from lmtransfer.data.parquet_files import check_strings
+from lmtransfer.data.table_rows import Row, TableColumns, arrow_schema, as_arrow
 from lmtransfer.data.tables import (
     TABLE_FORMATS,
     TEXT_COLUMNS,
     BadRows,
     ColumnSpec,
     IncomingRows,
+    OpenTable,
     TableLayout,
-    check_columns,
     open_table,
 )
 from lmtransfer.errors import ConfigError, DataError
@@ -81,121 +81,81 @@ def open_rows(
         text_column: the column with the texts; ``text`` or ``sentence`` if None.
         group: maximum number of rows in a window.
     """
+    lines = read_input(source, notes, encoding_errors=encoding_errors, keep_returns=file_format in TABLE_FORMATS)
+    if file_format == "text":
+        for key, value in (("text_column", text_column), ("delimiter", delimiter)):
+            if value is not None:
+                raise ConfigError(f"{key}={value}: an input with format=text has no columns; leave {key} out")
+        columns = TableColumns((TEXT_COLUMNS[0],))
+        rows = ((f"{source.name}:{number}", line, {TEXT_COLUMNS[0]: line}) for number, line in lines)
+        return TextRows(source.name, arrow_schema(columns), _windows(rows, columns, notes, group))
     text_columns = ColumnSpec(
         TEXT_COLUMNS if text_column is None else (text_column,),
         "text_column",
         advice="format=text if each line is a text",
         is_text=True,
     )
-    if file_format == "parquet":
-        assert source.path is not None
-        columns = open_columns(source.path)
-        names = columns.schema.names
-        rows = (values for _, values, _ in columns.records(names, "replace", Notes()))
-        check_columns(names, [text_columns], str(source.path), rows)
-        column = next(name for name in text_columns.names if name in names)
-        check_strings(columns, column, key="text_column")
-        windows = _parquet_windows(columns, column, encoding_errors, notes, group)
-        return TextRows(source.name, columns.schema.remove_metadata(), windows)
-    lines = read_input(source, notes, encoding_errors=encoding_errors)
-    if file_format == "text":
-        for key, value in (("text_column", text_column), ("delimiter", delimiter)):
-            if value is not None:
-                raise ConfigError(f"{key}={value}: an input with format=text has no columns; leave {key} out")
-        texts = ((clean(line, f"{source.name}:{number}", notes),) for number, line in lines)
-        return _rows_of_texts(source.name, (TEXT_COLUMNS[0],), 0, texts, group)
     layout = TableLayout(
         next(name for name in TABLE_FORMATS if name == file_format),
         encoding_errors=encoding_errors,
         delimiter=delimiter,
     )
-    return _open_text_table(source, lines, text_columns, layout, notes, group)
+    bad_rows = BadRows("refuse", notes, "or remove it: each row gets a vector")
+    rows_or_path = IncomingRows(source.name, lines) if source.path is None or source.is_stream else source.path
+    table = open_table(rows_or_path, [text_columns], layout=layout, bad_rows=bad_rows, whole_rows=True)
+    return _rows_of_table(source.name, table, text_columns, notes, group)
 
 
-def _open_text_table(
-    source: InputSource,
-    lines: Iterator[tuple[int, str]],
-    text_columns: ColumnSpec,
-    layout: TableLayout,
-    notes: Notes,
-    group: int,
-) -> TextRows:
-    """Read a table whose columns come from the header line or the first object; values other than texts become JSON."""
-    bad_rows, name = BadRows("refuse", notes, "or remove it: each row gets a vector"), source.name
-    rows_or_path = IncomingRows(name, lines) if source.path is None or source.is_stream else source.path
-    table = open_table(rows_or_path, [text_columns], layout=layout, bad_rows=bad_rows)
+def _rows_of_table(name: str, table: OpenTable, text_columns: ColumnSpec, notes: Notes, group: int) -> TextRows:
+    """Read a table whose columns come from the header line, the first object, or the schema of a Parquet file."""
     first = next(table.records, None)
-    names = tuple(first.values) if table.names is None and first is not None else table.names or ()
+    names, shared = table.columns.names, table.columns.shared_names
+    if names is None:
+        names = () if first is None else tuple(first.values)
     if not names:
         raise DataError(f"{name}: the input is empty; it must begin with a line of column names or a JSON object")
-    others = [column for column in names if not column or names.count(column) > 1]
-    if others:
-        kind = f"columns without a name of their own ({', '.join(map(repr, dict.fromkeys(others)))}), left out"
-        notes.add(kind, name, len(others))
-    names = tuple(column for column in names if column not in others)
+    if table.columns.schema is not None:
+        check_strings(table.columns.schema, next(text for text in text_columns.names if text in names), place=name)
+    else:
+        others = [column for column in names if not column or column in shared]
+        if others:
+            kind = f"columns without a name of their own ({', '.join(map(repr, dict.fromkeys(others)))}), left out"
+            notes.add(kind, name, len(others))
+        names = tuple(column for column in names if column not in others)
+    columns, known = replace(table.columns, names=names), {"", *names, *shared}
+
+    def rows() -> Iterator[tuple[str, str | None, Mapping[str, Any] | pa.RecordBatch]]:
+        for record in [] if first is None else chain([first], table.records):
+            if columns.schema is None and record.values.keys() - known:
+                notes.add("rows with fields that the first row does not have; these fields are left out", record.where)
+            row = record.row if isinstance(record.row, pa.RecordBatch) else record.values
+            yield record.where, record.text(text_columns), row
+
     if first is not None:
         first.text(text_columns)
-    column = next(column for column in text_columns.names if column in names)
-
-    def rows() -> Iterator[list[str | None]]:
-        for record in [] if first is None else chain([first], table.records):
-            record.text(text_columns)
-            if record.values.keys() - set(names):
-                notes.add("rows with fields that the first row does not have; these fields are left out", record.where)
-            yield [_as_text(record.values.get(name), record.where, notes) for name in names]
-
-    return _rows_of_texts(name, names, names.index(column), rows(), group)
+    return TextRows(name, arrow_schema(columns), _windows(rows(), columns, notes, group))
 
 
-def _as_text(value: Any, where: str, notes: Notes) -> str | None:
-    if value is None:
-        return None
-    return clean(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False), where, notes)
-
-
-def _rows_of_texts(
-    name: str, columns: Sequence[str], text_index: int, records: Iterable[Sequence[str | None]], group: int
-) -> TextRows:
-    schema = pa.schema([(column, pa.large_string()) for column in columns])
-    return TextRows(name, schema, _text_windows(records, text_index, schema, group))
-
-
-def _text_windows(
-    records: Iterable[Sequence[str | None]], text_index: int, schema: pa.Schema, group: int
+def _windows(
+    rows: Iterable[tuple[str, str | None, Mapping[str, Any] | pa.RecordBatch]],
+    columns: TableColumns,
+    notes: Notes,
+    group: int,
 ) -> Iterator[Window]:
-    rows: list[Sequence[str | None]] = []
-    size = 0
-
-    def window() -> Window:
-        arrays = [pa.array(column, pa.large_string()) for column in zip(*rows, strict=True)]
-        return Window([row[text_index] or "" for row in rows], pa.Table.from_arrays(arrays, schema=schema))
-
-    for row in records:
-        rows.append(row)
-        size += sum(len(value) for value in row if value is not None)
-        if len(rows) >= group or size >= _WINDOW_CHARACTERS:
-            yield window()
-            rows, size = [], 0
-    if rows:
-        yield window()
-
-
-def _parquet_windows(
-    columns: Columns, column: str, encoding_errors: EncodingErrors, notes: Notes, group: int
-) -> Iterator[Window]:
+    """Yield windows of rows, each given as its place, its text and the whole row."""
+    pending: list[tuple[str, Row]] = []
     texts: list[str] = []
-    batches: list[pa.RecordBatch] = []
     size = 0
-    for file, first, batch in columns.batches():
-        for row, text in enumerate(texts_of(batch.column(column), file, first, encoding_errors, notes), start=first):
-            texts.append(clean(text or "", f"{file}:row {row}", notes))
-            size += len(texts[-1])
-        batches.append(batch)
+    for where, text, row in rows:
+        pending.append((where, row))
+        is_parquet = columns.schema is not None
+        texts.append(clean(text or "", where, notes if is_parquet else Notes()))  # ``as_arrow`` notes the other formats
+        size += row.nbytes if isinstance(row, pa.RecordBatch) else sum(len(str(value)) for value in row.values())
         if len(texts) >= group or size >= _WINDOW_CHARACTERS:
-            yield Window(texts, pa.Table.from_batches(batches))
-            texts, batches, size = [], [], 0
-    if batches:
-        yield Window(texts, pa.Table.from_batches(batches))
+            yield Window(texts, as_arrow(pending, columns, notes))
+            pending, texts, size = [], [], 0
+    if texts:
+        yield Window(texts, as_arrow(pending, columns, notes))
 
 
 class _NpyWriter:

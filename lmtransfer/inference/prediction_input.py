@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import BufferedReader
 from pathlib import Path
 from typing import Any, Literal, cast
 
 from lmtransfer.data.documents import Notes
 from lmtransfer.data.files import EncodingErrors, decode_lines, describe_splits, find_data, plain_name, read_lines
-from lmtransfer.data.tables import TableLayout, format_by_name
+from lmtransfer.data.table_rows import Row
+from lmtransfer.data.tables import TABLE_FORMATS, BadRows, TableLayout, format_by_name, open_table
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.system.machine import naming
-from lmtransfer.tasks.input_files import InputFile, LocatedExample, Reader
+from lmtransfer.tasks.input_files import InputFile, InputRow, OpenInput, Reader
 
 OnError = Literal["stop", "skip"]
 
@@ -25,27 +27,41 @@ JsonObject = dict[str, Any]
 _REMEDY = "Fix it, or set on_error=skip to write an error in place of its prediction and continue"
 
 
-class PredictionsInOrder:
-    """Predicts examples in groups and writes the predictions in the order of the examples.
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """The prediction for a row of the input.
 
-    An example without a valid prediction stops the command after all earlier predictions have been written. With
-    ``on_error="skip"``, an object with the ``error`` is written in place of the prediction.
-
-    Args:
-        group: maximum number of examples predicted together.
+    Attributes:
+        line: the ``id`` and the prediction, or the ``id`` and an ``error``.
+        row: the whole row; None if it could not be read.
     """
 
-    def __init__(
-        self,
-        predict: Callable[[Sequence[Any]], Sequence[JsonObject]],
-        write: Callable[[Sequence[JsonObject]], None],
-        *,
-        group: int,
-        on_error: OnError,
-    ) -> None:
-        self._predict, self._write = predict, write
-        self._group, self._on_error = group, on_error
-        self._pending: list[LocatedExample | JsonObject] = []
+    where: str
+    line: JsonObject
+    row: Row | None
+
+
+#: Writes the predictions for consecutive rows.
+Write = Callable[[Sequence[Prediction]], None]
+
+
+class PredictionsInOrder:
+    """Predicts examples in groups and writes the predictions in the order of the rows.
+
+    A row without a text gets an empty prediction. A row that is not a valid example stops the command after all earlier
+    predictions have been written. With ``on_error="skip"``, an object with the ``error`` is written in place of the
+    prediction.
+
+    Args:
+        empty: the prediction for a row without a text.
+        group: maximum number of rows predicted together.
+    """
+
+    def __init__(self, *, empty: Mapping[str, None], group: int, on_error: OnError, notes: Notes) -> None:
+        self._empty, self._notes, self._group, self._on_error = empty, notes, group, on_error
+        self._predict: Callable[[Sequence[Any]], Sequence[JsonObject]] = lambda _: ()
+        self._write: Write = lambda _: None
+        self._pending: list[InputRow | Prediction] = []
         self.num_inputs = self.num_errors = 0
 
     @property
@@ -53,60 +69,71 @@ class PredictionsInOrder:
         """Whether an example that cannot be predicted stops the command."""
         return self._on_error == "stop"
 
-    def predict_all(self, examples: Iterable[LocatedExample]) -> None:
-        """Predict all examples and write the predictions.
+    def predict_all(
+        self, rows: Iterable[InputRow], predict: Callable[[Sequence[Any]], Sequence[JsonObject]], write: Write
+    ) -> None:
+        """Predict all rows and write the predictions.
+
+        Args:
+            predict: predicts a group of examples.
 
         Raises:
             DataError: an example cannot be read or predicted; the earlier predictions are written first.
         """
+        self._predict, self._write = predict, write
         try:
-            for where, example in examples:
-                self._add((where, example))
+            for row in rows:
+                if row.example is None:
+                    self._notes.add("inputs without a text, whose prediction is empty", row.where)
+                    self._add(Prediction(row.where, {"id": row.name, **self._empty}, row.row))
+                else:
+                    self._add(row)
         except DataError:
             self.flush()
             raise
         self.flush()
 
-    def add_error(self, problem: str) -> None:
+    def add_error(self, problem: str, row: Row | None = None) -> None:
         """Add an input that is not a valid example."""
-        self._add(self._error(str(self.num_inputs), problem))
+        self._add(self._error(str(self.num_inputs), problem, row))
 
     def flush(self) -> None:
         """Predict the pending examples and write the predictions."""
         pending, self._pending = self._pending, []
         if not pending:
             return
-        examples = [item[1] for item in pending if isinstance(item, tuple)]
+        examples = [item.example for item in pending if isinstance(item, InputRow)]
         try:
             lines = iter(self._predict(examples) if examples else ())
         except DataError:
             self._predict_one_by_one(pending)
             return
-        self._write([next(lines) if isinstance(item, tuple) else item for item in pending])
+        self._write(
+            [Prediction(item.where, next(lines), item.row) if isinstance(item, InputRow) else item for item in pending]
+        )
 
-    def _add(self, item: LocatedExample | JsonObject) -> None:
+    def _add(self, item: InputRow | Prediction) -> None:
         self._pending.append(item)
         self.num_inputs += 1
         if len(self._pending) >= self._group:
             self.flush()
 
-    def _predict_one_by_one(self, pending: Sequence[LocatedExample | JsonObject]) -> None:
+    def _predict_one_by_one(self, pending: Sequence[InputRow | Prediction]) -> None:
         for item in pending:
-            if not isinstance(item, tuple):
+            if isinstance(item, InputRow):
+                try:
+                    prediction = Prediction(item.where, self._predict([item.example])[0], item.row)
+                except DataError as error:
+                    prediction = self._error(item.name, f"{item.where}: {error}", item.row)
+                self._write([prediction])
+            else:
                 self._write([item])
-                continue
-            where, example = item
-            try:
-                line = self._predict([example])[0]
-            except DataError as error:
-                line = self._error(example.id, f"{where}: {error}")
-            self._write([line])
 
-    def _error(self, name: str, problem: str) -> JsonObject:
+    def _error(self, name: str, problem: str, row: Row | None) -> Prediction:
         if self.stops:
             raise DataError(f"{problem}. {_REMEDY}")
         self.num_errors += 1
-        return {"id": name, "error": problem}
+        return Prediction("", {"id": name, "error": problem}, row)
 
 
 STANDARD_INPUT = "-"
@@ -128,10 +155,24 @@ class InputSource:
     is_stream: bool
 
     def check_distinct_from(self, output: str) -> None:
-        """Raise an error if the output file is the input file."""
+        """Raise an error if the output file, or the file in which it is written first, is the input file."""
         place = Path(output).expanduser()
-        if self.path is not None and place.exists() and self.path.samefile(place):
-            raise ConfigError(f"output={output}: this is the input file; choose another output file")
+        for written in (place, partial_path(place)):
+            if written.exists() and self._is_in(written):
+                raise ConfigError(f"output={output}: {written} is the input file; choose another output file")
+
+    def _is_in(self, path: Path) -> bool:
+        if self.path is not None:
+            return self.path.samefile(path)
+        try:
+            return os.path.samestat(os.fstat(sys.stdin.fileno()), path.stat())
+        except (AttributeError, OSError):  # standard input is closed, or replaced by an object without a file
+            return False
+
+
+def partial_path(path: Path) -> Path:
+    """Return the file in which the output is written before it is complete."""
+    return path.with_name(f"{path.name}.partial")
 
 
 def find_input(value: str) -> InputSource:
@@ -191,7 +232,13 @@ def input_file(
         predictions: receives invalid inputs, and is flushed whenever reading waits for more data.
     """
     path = None if source.is_stream else source.path
-    lines = read_input(source, notes, encoding_errors=encoding_errors, before_waiting=predictions.flush)
+    lines = read_input(
+        source,
+        notes,
+        encoding_errors=encoding_errors,
+        before_waiting=predictions.flush,
+        keep_returns=file_format in TABLE_FORMATS,
+    )
     return InputFile(
         name=source.name,
         lines=lines,
@@ -206,23 +253,45 @@ def input_file(
     )
 
 
+def open_file(file: InputFile, reader: Reader, *, all_names: bool) -> OpenInput:
+    """Open an input with a reader.
+
+    Args:
+        all_names: whether to read a file of JSON objects in advance, to find the names of all their fields.
+    """
+    opened = reader.read(file)
+    if not all_names or opened.columns.names is not None:
+        return opened
+    if file.path is None:
+        raise ConfigError(
+            "output: the objects of a pipe may have any fields, so a table with fixed columns cannot be written; write "
+            "the output as .jsonl, or save the input to a file first"
+        )
+    layout = TableLayout("jsonl", encoding_errors=file.encoding_errors)
+    objects = open_table(file.path, [], layout=layout, bad_rows=BadRows("skip", Notes())).records
+    names = dict.fromkeys(name for record in objects for name in record.values)
+    return replace(opened, columns=replace(opened.columns, names=tuple(names)))
+
+
 def read_input(
     source: InputSource,
     notes: Notes,
     *,
     encoding_errors: EncodingErrors = "strict",
     before_waiting: Callable[[], None] = lambda: None,
+    keep_returns: bool = False,
 ) -> Iterator[tuple[int, str]]:
     """Yield the lines of an input, numbered from 1, without line ends; one line is in memory at a time.
 
     Args:
         before_waiting: called whenever reading waits for more data.
+        keep_returns: whether to keep carriage returns before line feeds, which may be part of a quoted field.
     """
     if source.path is None and sys.stdin is not None and sys.stdin.isatty():
         print("Type one input per line; press Ctrl-D to finish", file=sys.stderr)
     if source.path is None or source.is_stream:
-        return _open_stream(source.path, source.name, encoding_errors, notes, before_waiting)
-    return read_lines(source.path, encoding_errors=encoding_errors, notes=notes)
+        return _open_stream(source, encoding_errors, notes, before_waiting, keep_returns)
+    return read_lines(source.path, encoding_errors=encoding_errors, notes=notes, keep_returns=keep_returns)
 
 
 def read_example(text: str, reader: Reader) -> Any:
@@ -234,8 +303,13 @@ def read_example(text: str, reader: Reader) -> Any:
 
 
 def _open_stream(
-    path: Path | None, name: str, encoding_errors: EncodingErrors, notes: Notes, before_waiting: Callable[[], None]
+    source: InputSource,
+    encoding_errors: EncodingErrors,
+    notes: Notes,
+    before_waiting: Callable[[], None],
+    keep_returns: bool,
 ) -> Iterator[tuple[int, str]]:
+    path = source.path
     opened: AbstractContextManager[BufferedReader]
     standard_input = getattr(sys.stdin, "buffer", None)  # closed, or replaced by an object of text, as in notebooks
     if path is None and standard_input is None:
@@ -245,7 +319,7 @@ def _open_stream(
         )
     opened = nullcontext(cast(BufferedReader, standard_input)) if path is None else path.open("rb")
     with opened as stream:
-        yield from stream_lines(stream, name, encoding_errors, notes, before_waiting)
+        yield from stream_lines(stream, source.name, encoding_errors, notes, before_waiting, keep_returns=keep_returns)
 
 
 def stream_lines(
@@ -254,9 +328,12 @@ def stream_lines(
     encoding_errors: EncodingErrors,
     notes: Notes,
     before_waiting: Callable[[], None],
+    *,
+    keep_returns: bool = False,
 ) -> Iterator[tuple[int, str]]:
     """Yield the lines of a stream, each as soon as its line end arrives."""
-    return decode_lines(_complete_lines(stream, name, before_waiting), name, encoding_errors, notes)
+    lines = _complete_lines(stream, name, before_waiting)
+    return decode_lines(lines, name, encoding_errors, notes, keep_returns=keep_returns)
 
 
 def _complete_lines(stream: BufferedReader, name: str, before_waiting: Callable[[], None]) -> Iterator[bytes]:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Literal, TextIO
 
-from lmtransfer.errors import ConfigError, DataError, RunDirectoryError
-from lmtransfer.system.durable import remove, write_text
+from lmtransfer.data.documents import Notes
+from lmtransfer.errors import ConfigError, RunDirectoryError
+from lmtransfer.inference.prediction_input import Prediction, Write, partial_path
+from lmtransfer.inference.prediction_tables import JSON_SUFFIXES, WRITERS, OutputTable, Writer, json_line
+from lmtransfer.system.durable import flush, remove, write_text
 from lmtransfer.system.machine import naming
 from lmtransfer.tasks.base import Example, Task
 from lmtransfer.tasks.submissions import (
@@ -23,39 +26,55 @@ from lmtransfer.tasks.submissions import (
 
 STANDARD_OUTPUT = "-"
 
-Write = Callable[[Sequence[dict[str, Any]]], None]
-
 SubmissionKind = Literal["glue", "squad"]
 
 
 @contextmanager
-def open_output(name: str, *, overwrite: bool) -> Iterator[Write]:
-    """Provide a function that writes objects as JSON lines.
+def open_output(name: str, *, overwrite: bool, table: OutputTable, notes: Notes) -> Iterator[Write]:
+    """Provide a function that writes predictions.
 
-    A file is written as ``<output>.partial`` and renamed at the end. After an error, the partial file keeps the
-    predictions made so far; it is deleted if it is empty or if writing failed.
+    Standard output gets the predictions as JSON lines. A file gets the rows of the input with the predictions; it is
+    written as ``<output>.partial`` and renamed at the end. After an error, the partial file keeps the predictions made
+    so far; it is deleted if there are none or if writing failed.
     """
     if name == STANDARD_OUTPUT:
-        yield _writer(sys.stdout, "standard output")
+        yield write_lines(sys.stdout)
         return
     path = check_output_path(name, overwrite=overwrite)
-    partial = path.with_name(f"{path.name}.partial")
+    table.check(path.suffix.lower())
+    partial = partial_path(path)
     try:
-        stream = partial.open("w", encoding="utf-8", newline="\n")
+        stream = partial.open("wb")
     except OSError as error:
         raise RunDirectoryError(f"output={name}: {partial} cannot be written ({error.strerror})") from None
+    num_written = 0
+    writer: Writer | None = None
+
+    def write(predictions: Sequence[Prediction]) -> None:
+        nonlocal num_written
+        assert writer is not None
+        with naming(path):
+            writer.write(predictions)
+        num_written += len(predictions)
+
     try:
         try:
-            yield _writer(stream, str(path))
-        finally:
             with naming(path):
-                stream.close()
+                writer = WRITERS[path.suffix.lower()](stream, table, notes)
+            yield write
+        finally:
+            with naming(path), closing(stream):
+                if writer is not None:
+                    writer.close()
+        with naming(path):
+            flush(partial)
     except BaseException as error:
         has_failed = isinstance(error, OSError) and error.filename == str(path)
-        if has_failed or not partial.stat().st_size:
+        if has_failed or not num_written:
             remove(partial)
         raise
     partial.replace(path)
+    flush(path.parent)
 
 
 def check_output_path(name: str, *, overwrite: bool) -> Path:
@@ -70,28 +89,28 @@ def check_output_path(name: str, *, overwrite: bool) -> Path:
     return path
 
 
-def _writer(stream: TextIO, name: str) -> Write:
-    """Return a function that writes and flushes a group of objects, so that a reader gets them without delay."""
+def check_output_format(name: str) -> None:
+    """Check that the suffix of ``output=`` names a format."""
+    if name != STANDARD_OUTPUT and Path(name).suffix.lower() not in WRITERS:
+        raise ConfigError(f"output={name}: the file name must end in {', '.join(WRITERS)}, which decides the format")
+
+
+def needs_names(name: str) -> bool:
+    """Whether the output needs the names of all columns before the first row."""
+    return name != STANDARD_OUTPUT and Path(name).suffix.lower() not in JSON_SUFFIXES
+
+
+def write_lines(stream: TextIO) -> Write:
+    """Return a function that writes and flushes predictions as JSON lines, so that a reader gets them without delay."""
     plain_ascii = (stream.encoding or "").lower().replace("-", "") != "utf8"
 
-    def write(lines: Sequence[dict[str, Any]]) -> None:
-        with naming(name):
-            for line in lines:
-                stream.write(json_line(line, ascii_only=plain_ascii) + "\n")
+    def write(predictions: Sequence[Prediction]) -> None:
+        with naming("standard output"):
+            for prediction in predictions:
+                stream.write(json_line(prediction.line, ascii_only=plain_ascii) + "\n")
             stream.flush()
 
     return write
-
-
-def json_line(line: dict[str, Any], *, ascii_only: bool = False) -> str:
-    """Convert an object to one line of JSON."""
-    try:
-        return json.dumps(line, ensure_ascii=ascii_only, allow_nan=False)
-    except ValueError:
-        raise DataError(
-            f"{line.get('id')}: the prediction has values that are not finite, so the weights are unusable; check "
-            "whether training diverged"
-        ) from None
 
 
 class SubmissionFile:

@@ -24,7 +24,8 @@ def expand_parts(cfg: DictConfig, folders: Sequence[Path]) -> None:
     """Replace the names in ``corpus.parts`` with the corpora that they stand for.
 
     ``corpus.parts=[enwiki,fra]`` uses the corpora with those names; ``{english: enwiki, french: my/fr}`` renames the
-    parts. A part that is not the name of a corpus must be a file or a folder, which is read like ``corpus=text``.
+    parts. A part that is not the name of a corpus must be a file or a folder, which is read like ``corpus=text``, or
+    the settings of ``corpus=text``, such as ``{path: my/tables, text_field: body}``.
     """
     corpus = cfg.get("corpus")
     if not isinstance(corpus, DictConfig) or "parts" not in corpus or OmegaConf.is_missing(corpus, "parts"):
@@ -52,15 +53,16 @@ def expand_parts(cfg: DictConfig, folders: Sequence[Path]) -> None:
 
 
 def _find_corpus(name: str, part: Any, folders: Sequence[Path], problems: list[str]) -> Any:
-    if isinstance(part, DictConfig):
+    if isinstance(part, DictConfig) and ("_target_" in part or "path" not in part):
         return part
-    path = paths.find(f"corpus/{part}.yaml", folders)
+    path = None if isinstance(part, DictConfig) else paths.find(f"corpus/{part}.yaml", folders)
     if path is not None:
         return config_files.load(path)
-    if is_address(str(part)) or Path(str(part)).expanduser().exists():
+    if isinstance(part, DictConfig) or is_address(str(part)) or Path(str(part)).expanduser().exists():
         text = paths.find("corpus/text.yaml", folders)
         assert text is not None
-        return OmegaConf.merge(config_files.load(text), literal({"name": name, "path": str(part)}))
+        settings = part if isinstance(part, DictConfig) else literal({"path": str(part)})
+        return OmegaConf.merge(config_files.load(text), literal({"name": name}), settings)
     known = hint(str(part), paths.group_options("corpus", folders), what="corpora")
     problems.append(f"corpus.parts.{name}={part}: this is not a corpus, a file or a folder; {known}")
     return None

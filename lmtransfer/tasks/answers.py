@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
+
+CellType = Literal["string", "float64", "int64", "json"]
+#: Columns of a table: each name's type (lists and objects are JSON in a cell), and the keys that lead to its value.
+Cells = Mapping[str, tuple[CellType, tuple[str, ...]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,8 +20,9 @@ class LabelAnswer:
     probabilities: dict[str, float] | None = None  # probability of each label, by name; None for a baseline
 
     def as_dict(self) -> dict[str, Any]:
-        """Return ``label`` and ``probabilities``."""
-        return {"label": self.name, "probabilities": self.probabilities}
+        """Return ``label``, its ``probability``, and the ``probabilities`` of all labels."""
+        probability = None if self.probabilities is None else self.probabilities[self.name]
+        return {"label": self.name, "probability": probability, "probabilities": self.probabilities}
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,3 +104,42 @@ class SpanAnswer:
             "null_score": self.null_score,
             "kind": self.kind,
         }
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerColumns:
+    """What answers of one kind add to a table.
+
+    Attributes:
+        keys: the keys of the answers in JSON, as in ``as_dict``.
+        cells: the columns of all other formats.
+    """
+
+    keys: tuple[str, ...]
+    cells: Cells
+
+    @classmethod
+    def of(cls, **types: CellType) -> AnswerColumns:
+        """Build columns that are the same in all formats."""
+        return cls(tuple(types), {name: (kind, (name,)) for name, kind in types.items()})
+
+
+def answer_columns(head_kind: str, labels: Sequence[str]) -> AnswerColumns:
+    """Return the columns for the answers of a kind of head, including those for running text."""
+    if head_kind == "classification":
+        columns = AnswerColumns.of(label="string", probability="float64")
+        return AnswerColumns((*columns.keys, "probabilities"), columns.cells)
+    if head_kind == "multi_label":
+        each: Cells = {label: ("float64", ("probabilities", label)) for label in labels}
+        cells: Cells = {"labels": ("json", ("labels",)), **each}
+        return AnswerColumns(("labels", "probabilities"), cells)
+    if head_kind == "choice":
+        return AnswerColumns.of(choice="int64", answer="string", probabilities="json")
+    if head_kind == "tagging":
+        return AnswerColumns.of(tags="json", probabilities="json")
+    if head_kind == "span":
+        places = AnswerColumns.of(answer="string", start="int64", end="int64", score="float64", null_score="float64")
+        kind = AnswerColumns.of(kind="string")
+        return AnswerColumns((*places.keys, *kind.keys), {**places.cells, **(kind.cells if labels else {})})
+    assert head_kind == "regression", head_kind
+    return AnswerColumns.of(score="float64")

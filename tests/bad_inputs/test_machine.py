@@ -58,6 +58,8 @@ FULL: dict[str, tuple[Case, tuple[int, ...]]] = {
     "finetune": (Case((*FINETUNE, "learning_rates=null"), ("runs/finetune/x",), TABLE), (100, 10_000)),
     "evaluate": (Case(("evaluate", RUN, "eval_tokens=64", "name=e"), ("runs/evaluate/e",)), (0, 300)),
     "predict": (Case((*PREDICT, "output=p.jsonl"), ("output=p.jsonl",), MASKS), (0, 20_000)),
+    "predict.csv": (Case((*PREDICT, "output=p.csv"), ("output=p.csv",), MASKS), (0, 5_000)),
+    "predict.parquet": (Case((*PREDICT, "output=p.parquet"), ("output=p.parquet",), MASKS), (0, 500)),
     "export": (Case((*EXPORT, "to=e"), ("to=", "/e")), (0, 10_000)),
     "report": (Case(("report", "runs", "to=o", "figures=false"), ("to=o",)), (500,)),
     "study": (Case(("study", "-cd", "mine", "study=own"), ("study.json",), {"mine/study/own.yaml": OWN_STUDY}), (0,)),

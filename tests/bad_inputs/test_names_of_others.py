@@ -352,7 +352,7 @@ class TestHonestWays:
         own = ("task=text_classification", "task.labels=[bad,good]")
         for words in (
             ("evaluate", "run=t", "split=dev", "task.dev=t.tsv", *own, "name=a"),
-            ("predict", "run=t", "input=t.tsv", "output=p.jsonl"),
+            ("predict", "run=t", "input=t.tsv", "output=p.jsonl", "column_prefix=predicted_"),
             ("finetune", "init=t", *FINETUNE[2:-1], "task.dev_from_train=null", "name=b", "num_workers=0"),
         ):
             status, said = answer(*(word for word in words if word != "num_workers=0"))

@@ -82,9 +82,11 @@ def test_a_fold_is_answered_by_the_run_that_has_not_seen_it(world: Path) -> None
     division = fold_of(whole.gold, texts, folds=3, seed=0, names=whole.labels)
     elsewhere = []
     for fold in range(3):
-        words = [f"run={run}/folds/fold-{fold}", "input=data/train.tsv", "text_column=sentence"]
+        words = [f"run={run}/folds/fold-{fold}", "input=data/train.tsv", "column_prefix=predicted_"]
         assert lmtransfer("predict", *words, f"output=answers-{fold}.jsonl", "hardware=exact") == 0
-        answers = [json.loads(line)["label"] for line in Path(f"answers-{fold}.jsonl").read_text().splitlines()]
+        answers = [
+            json.loads(line)["predicted_label"] for line in Path(f"answers-{fold}.jsonl").read_text().splitlines()
+        ]
         agree = np.array(answers) == np.array(whole.labels)[whole.predicted]
         assert agree[division == fold].all()
         elsewhere.append(agree[division != fold])

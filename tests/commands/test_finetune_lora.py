@@ -65,7 +65,7 @@ def test_every_command_takes_the_run(world: Path, capsys: pytest.CaptureFixture[
     assert lmtransfer(*LORA, "transfer.lora_matrices=all", "name=all") == 0
     assert lmtransfer("evaluate", "run=runs/finetune/all", "split=dev", "hardware=exact", "name=again") == 0
     assert result("runs/evaluate/again")["metrics"] == result("runs/finetune/all")["metrics"]
-    assert lmtransfer("predict", "run=runs/finetune/all", "input=data/test.tsv", "output=said.jsonl") == 0
+    assert lmtransfer("predict", "run=runs/finetune/all", "split=test", "output=said.jsonl") == 0
     assert lmtransfer("export", "run=runs/finetune/all", "format=tensors", "to=tensors") == 0  # read back, compared
     written = load_file("tensors/model.safetensors")
     merged = merge_saved_updates(weights_of("runs/finetune/all"))

@@ -63,7 +63,7 @@ def client(run: Served, *, max_seconds: float = 20) -> Any:
 def about(line: Mapping[str, Any]) -> dict[str, Any]:
     """Return a prediction of the command, with approximate numbers."""
     return {
-        key: pytest.approx(value, abs=1e-5) if key in ("probabilities", "score", "null_score") else value
+        key: pytest.approx(value, abs=1e-5) if key in ("probability", "probabilities", "score", "null_score") else value
         for key, value in line.items()
         if key != "id"
     }

@@ -77,8 +77,8 @@ APART = {"interop.exporting"}
 
 #: The rooms inside a room, each of which may import those before it.
 INNER: dict[str, tuple[str, ...]] = {
-    "data": ("documents", "remote_files", "declared_sizes", "files", "parquet_files", "tables", "batch")
-    + ("corpora", "token_shards", "token_frequencies", "token_cache", "screening", "micro_batches"),
+    "data": ("documents", "remote_files", "declared_sizes", "files", "parquet_files", "table_rows", "tables")
+    + ("batch", "corpora", "token_shards", "token_frequencies", "token_cache", "screening", "micro_batches"),
     "reporting": (
         "verdict_text",
         "runs",

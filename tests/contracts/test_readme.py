@@ -183,6 +183,9 @@ def write_texts(folder: Path) -> None:
     )
     (folder / "texts.txt").write_text("a fine film.\na dull one.\n", encoding="utf-8")
     (folder / "reviews.tsv").write_text("text\na fine film.\na dull one.\n", encoding="utf-8")
+    (folder / "my/new.csv").write_text("ticket,text\n007,a fine film.\n008,\n", encoding="utf-8")
+    tickets = "".join(f"{number},{sentence('so')}\n" for number in range(150))
+    (folder / "my/tickets.csv").write_text(f"ticket,body\n{tickets}", encoding="utf-8")
     for split, rows in (("train", 60), ("dev", 20), ("test", 20)):
         labelled(folder / f"data/sst2/{split}.tsv", "sentence", {"0": "dull", "1": "fine"}, rows)
         labelled(folder / f"my/{split}.tsv", "text", {"bad": "dull", "good": "fine"}, rows)

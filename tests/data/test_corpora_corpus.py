@@ -5,6 +5,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from fakes.texts import by_noun, made_up_documents, write_text
 from support.limits import no_privileges
@@ -109,22 +111,59 @@ def test_a_link_to_a_file_that_is_read_is_counted(tmp_path: Path) -> None:
 
 def test_what_a_folder_holds_beside_its_texts_is_counted_by_kind(tmp_path: Path) -> None:
     write_text(tmp_path / "a.txt", ["One."])
-    for name in ("b.md", "c.md", "d.html.gz", "LICENSE", "a.txt.gz", ".hidden.md", ".git/config"):
+    for name in ("b.rst", "c.rst", "d.html.gz", "LICENSE", "a.txt.gz", ".hidden.md", ".git/config"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(b"text")
     (tmp_path / "gone").symlink_to("nowhere")
     counts = corpus(tmp_path, split_unit="document").left_out.counts
     (kinds,) = [kind for kind in counts if "other kinds" in kind]
-    assert "(2 .md, 1 without a suffix, 1 .html;" in kinds
-    assert sorted(counts.values()) == [1, 1, 4]
-    assert {by for kind in counts for by in ("compressed copies", "lead nowhere") if by in kind} == {
-        "compressed copies",
-        "lead nowhere",
+    assert "(2 .rst, 1 without a suffix, 1 .html;" in kinds
+    assert by_noun(counts, "compressed copies", "lead nowhere", "hidden", "other kinds") == {
+        "compressed copies": 1,
+        "lead nowhere": 1,
+        "hidden": 2,
+        "other kinds": 4,
     }
+    assert sum(counts.values()) == 8
     (tmp_path / "a.txt").unlink()
     (tmp_path / "a.txt.gz").unlink()
-    with refuses(DataError, "corpus.path=", f"{tmp_path}/**/*.md"):
+    with refuses(DataError, "corpus.path=", f"{tmp_path}/**/*.rst", "2 .rst", "1 .html", "pandoc"):
         corpus(tmp_path)
+
+
+def test_markdown_is_text_and_html_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "a.md").write_text("# One\n\nWith a [link](x).\n")
+    (tmp_path / "b.Markdown").write_text("Two.\n")
+    (tmp_path / "c.htm").write_text("<p>Three.</p>\n")
+    source = corpus(tmp_path, split_unit="document")
+    assert texts(source) == ["# One\nWith a [link](x).", "Two."]
+    assert by_noun(source.notes.counts, "Markdown") == {"Markdown": 2}
+    for path in (tmp_path / "c.htm", tmp_path / "*.*", [str(tmp_path / "a.md"), str(tmp_path / "c.htm")]):
+        with refuses(ConfigError, f"{tmp_path}/c.htm", "HTML", "pandoc", "corpus.format=text"):
+            FileCorpus(path=path if isinstance(path, list) else str(path))
+    (tmp_path / "c.htm").rename(tmp_path / "c.htm.gz")
+    with refuses(ConfigError, f"{tmp_path}/c.htm.gz", "HTML"):
+        FileCorpus(path=str(tmp_path / "c.htm"))
+    (tmp_path / "page.html").write_text("<p>Four.</p>\n")
+    assert texts(corpus(tmp_path / "page.html", format="text", split_unit="document")) == ["<p>Four.</p>"]
+
+
+def test_the_first_field_of_a_list_that_a_row_has_is_read(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"body": "One.", "text": "no"}\n{"text": "Two."}\n')
+    (tmp_path / "b.csv").write_text("id,text\n1,Three.\n")
+    pq.write_table(pa.table({"n": [1], "body": ["Four."], "text": ["no"]}), tmp_path / "c.parquet")
+    path = str(tmp_path / "*.*")
+    source = corpus(path, text_field=["body", "text"], split_unit="document")
+    assert texts(source) == ["One.", "Two.", "Three.", "Four."]
+    other = corpus(path, text_field=["text", "body"], split_unit="document")
+    assert texts(other) == ["no", "Two.", "Three.", "no"]
+    alone = corpus(path, text_field="text", split_unit="document")
+    assert len({each.fingerprint() for each in (source, other, alone)}) == 3
+    assert corpus(path, text_field=("body", "text"), split_unit="document").fingerprint() == source.fingerprint()
+    with refuses(DataError, f"{tmp_path / 'b.csv'}:1", "'body' or 'title'", "id, text", "corpus.text_field"):
+        texts(corpus(tmp_path / "b.csv", text_field=["body", "title"]))
+    with refuses(ConfigError, "corpus.text_field=[]"):
+        corpus(path, text_field=[])
 
 
 def test_a_folder_that_cannot_be_read_is_counted_and_the_top_one_is_named(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ def read(path: Path, notes: Notes | None = None, **changes: Any) -> list[Documen
     settings: dict[str, Any] = {
         "file_format": None,
         "boundary": "blank_line",
-        "text_field": None,
+        "text_fields": ["text", "sentence"],
         "delimiter": None,
         "encoding_errors": "strict",
         "line_break": None,
@@ -165,7 +165,7 @@ def test_json_lines(tmp_path: Path) -> None:
     records = [{"body": " one \n\n two<br />three"}, {"body": ""}, {"body": None}, {"body": "nul\x00 \ud800!"}]
     path.write_text("\n\n".join(map(json.dumps, records)))
     notes = Notes()
-    documents = read(path, notes, text_field="body", line_break="<br />")
+    documents = read(path, notes, text_fields=["body"], line_break="<br />")
     assert texts(documents) == ["one\ntwo\nthree", "nul \ufffd!"]
     assert documents[1].key == f"{path}:7"
     assert by_noun(notes.as_dict(), "blank lines", "empty documents", "NUL", "surrogates") == {
@@ -203,7 +203,7 @@ def test_parquet(tmp_path: Path, kind: pa.DataType, compressed: bool) -> None:
     if compressed:
         path.write_bytes(lzma.compress((tmp_path / "a.parquet").read_bytes()))
     notes = Notes()
-    documents = read(path, notes, text_field="body")
+    documents = read(path, notes, text_fields=["body"])
     assert texts(documents) == [f"text {number}\nline" for number in range(1000) if number % 7]
     assert documents[-1].key == f"{path}:row 1000"
     assert by_noun(notes.counts, "empty documents") == {"empty documents": 143}
@@ -225,7 +225,7 @@ def test_parquet_problems_are_clear(tmp_path: Path) -> None:
     with refuses(DataError, f"{path}: ", "'text'", "id, body", "corpus.text_field"):
         read(path)
     with refuses(DataError, f"{path}:row 1: ", " int,", "corpus.text_field"):
-        read(path, text_field="id")
+        read(path, text_fields=["id"])
     path.write_bytes(b"not parquet at all")
     with refuses(DataError, f"{path}: ", " parquet"):
         read(path)
@@ -281,6 +281,32 @@ def test_patterns_and_lists(tree: Path) -> None:
 def test_a_literal_name_wins_over_a_pattern(tree: Path) -> None:
     (tree / "[1].txt").touch()
     assert names("texts/[1].txt", tree) == ["[1].txt"]
+
+
+def test_folders_that_a_pattern_matches_are_counted(tree: Path) -> None:
+    found = locate("texts/*")
+    assert [Path(name).name for name in found.files] == ["NOTICE", "a.txt.gz", "b.txt", "x.raw"]
+    ((kind, count),) = found.left_out.counts.items()
+    assert ("folders that the pattern matches" in kind, count, found.left_out.first[kind]) == (True, 1, f"{tree}/sub")
+    assert not locate("texts/*/**").left_out.counts
+
+
+def test_hidden_files_and_what_lies_beside_a_saved_set_are_counted(tree: Path) -> None:
+    counts = by_noun(locate("texts").left_out.as_dict(), "hidden", "other kinds", "compressed copies")
+    assert counts == {
+        "hidden": {"count": 2, "first": f"{tree}/.git"},
+        "other kinds": {"count": 2, "first": f"{tree}/NOTICE"},
+        "compressed copies": {"count": 1, "first": f"{tree}/sub/c.jsonl.xz"},
+    }
+    saved = tree / "saved"
+    saved.mkdir()
+    (saved / "state.json").write_text('{"_data_files": [{"filename": "data.arrow"}]}')
+    for name in ("data.arrow", "dataset_info.json", "extra.txt"):
+        (saved / name).touch()
+    found = locate("texts/saved/..")
+    assert str(saved / "data.arrow") in found.files
+    ((kind, first),) = [each for each in found.left_out.first.items() if "beside those of a saved" in each[0]]
+    assert (found.left_out.counts[kind], Path(first)) == (1, saved / "extra.txt")
 
 
 def test_what_is_not_there_is_said(tree: Path) -> None:

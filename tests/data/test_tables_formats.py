@@ -148,10 +148,10 @@ def of_embed(path: Path, *, delimiter: str | None = None, notes: Notes | None = 
 def of_predict(path: Path, *, delimiter: str | None = None, notes: Notes | None = None, **columns: Any) -> list[str]:
     task = TextClassification(name="own", train="none", labels=["a", "b"], text_column="text", label_column="label")
     source, reader, counted = find_input(str(path)), task.reader(), notes or Notes()
-    answers = PredictionsInOrder(lambda examples: [], lambda lines: None, group=2, on_error="stop")
+    answers = PredictionsInOrder(empty={}, group=2, on_error="stop", notes=Notes())
     form = input_format(None, source, reader, counted)
     opened = input_file(source, form, columns, answers, counted, delimiter=delimiter)
-    return [example.text for _, example in reader.read(opened)]
+    return [row.example.text for row in reader.read(opened).rows]
 
 
 READERS = {"corpus": of_corpus, "task": of_task, "embed": of_embed, "predict": of_predict}
@@ -353,9 +353,9 @@ def test_a_large_table_is_not_held_in_memory(reader: str, tmp_path: Path) -> Non
         count = sum(len(window.texts) for window in open_rows(source, "jsonl", Notes(), **settings).windows)
     else:
         task = TextClassification(name="own", train="x", labels=["a", "b"], text_column="text", label_column="label")
-        answers = PredictionsInOrder(lambda examples: [], lambda lines: None, group=2, on_error="stop")
+        answers = PredictionsInOrder(empty={}, group=2, on_error="stop", notes=Notes())
         opened = input_file(find_input(str(path)), "jsonl", {}, answers, Notes())
-        count = sum(1 for _ in task.reader().read(opened))
+        count = sum(1 for _ in task.reader().read(opened).rows)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert (count, peak < 4e6) == (1_600, True), peak
@@ -387,9 +387,9 @@ def test_questions_are_read_in_every_format_of_rows(name: str, tmp_path: Path) -
     ]
     assert found == [("q1", "Who ran?", ["Ann"]), ("q2", "Who slept?", [])]
     source, reader = find_input(str(path)), task.reader()
-    answering = PredictionsInOrder(lambda examples: [], lambda lines: None, group=2, on_error="stop")
+    answering = PredictionsInOrder(empty={}, group=2, on_error="stop", notes=Notes())
     opened = input_file(source, input_format(None, source, reader, Notes()), {}, answering, Notes())
-    assert [(example.id, example.passage) for _, example in reader.read(opened)] == [
+    assert [(row.example.id, row.example.passage) for row in reader.read(opened).rows] == [
         ("q1", "Ann ran."),
         ("q2", "Ann ran."),
     ]
@@ -413,9 +413,9 @@ def test_tagged_sentences_are_read_in_every_format_of_rows(name: str, tmp_path: 
             (("far",), (0,)),
         ]
     source, reader = find_input(str(path)), task.reader()
-    answering = PredictionsInOrder(lambda examples: [], lambda lines: None, group=2, on_error="stop")
+    answering = PredictionsInOrder(empty={}, group=2, on_error="stop", notes=Notes())
     opened = input_file(source, input_format(None, source, reader, Notes()), {}, answering, Notes())
-    assert [(example.id, example.words) for _, example in reader.read(opened)] == [
+    assert [(row.example.id, row.example.words) for row in reader.read(opened).rows] == [
         ("0", ("Ann", "ran")),
         ("1", ("far",)),
     ]

@@ -555,7 +555,7 @@ def test_the_files_of_the_cache_follow_the_umask_and_the_group_of_their_folder(
 
 
 def test_notes_from_the_cache_name_the_files_of_the_reader(tmp_path: Path) -> None:
-    for name, other in (("alice", "x.md"), ("bob", "y.csv")):
+    for name, other in (("alice", "x.rst"), ("bob", "y.csv")):
         write_text(tmp_path / name / f"{name}-1.txt", made_up_documents(20))
         (tmp_path / name / f"{name}-2.txt").write_text("Nul\0 here.\n")
         (tmp_path / name / other).write_text("text\n")
@@ -566,7 +566,7 @@ def test_notes_from_the_cache_name_the_files_of_the_reader(tmp_path: Path) -> No
     assert (made.from_cache, read.from_cache) == (False, True)
     assert "alice" not in (read.folder / "manifest.json").read_text()
     places = {kind: str(note["first"]) for kind, note in read.statistics.notes.items()}
-    assert by_noun(places, "NUL", "csv", ".md,") == {
+    assert by_noun(places, "NUL", "csv", ".rst,") == {
         "NUL": f"{tmp_path / 'bob' / 'bob-2.txt'}:1",
         "csv": str(tmp_path / "bob" / "y.csv"),
     }

@@ -15,6 +15,7 @@ from lmtransfer.data.documents import Notes
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.inference.prediction import MaskedTexts
 from lmtransfer.inference.prediction_input import (
+    Prediction,
     PredictionsInOrder,
     find_input,
     input_file,
@@ -22,7 +23,7 @@ from lmtransfer.inference.prediction_input import (
     read_example,
     stream_lines,
 )
-from lmtransfer.tasks.input_files import LocatedExample, Reader
+from lmtransfer.tasks.input_files import InputRow, Reader
 from lmtransfer.tasks.qa.task import SpanQa
 from lmtransfer.tasks.tagging.task import Tagging
 from lmtransfer.tasks.text.classification import TextClassification
@@ -42,13 +43,20 @@ TAGS = Tagging(name="tags", scheme="words", labels=["X", "Y"], files={"train": "
 SPANS = SpanQa(name="spans", files={"train": "x"})
 
 
+EMPTY = {"asked": None}
+
+
 def given(
     path: Path, reader: Reader, answers: PredictionsInOrder, *, file_format: str | None = None, **columns: str
-) -> Iterator[LocatedExample]:
-    """Return the examples of a file."""
+) -> Iterator[InputRow]:
+    """Return the rows of a file."""
     source = find_input(str(path))
     form = input_format(file_format, source, reader, Notes())
-    return reader.read(input_file(source, form, columns, answers, Notes()))
+    return reader.read(input_file(source, form, columns, answers, Notes())).rows
+
+
+def lines_of(predictions: Sequence[Prediction]) -> list[dict[str, Any]]:
+    return [prediction.line for prediction in predictions]
 
 
 def answered(
@@ -61,14 +69,18 @@ def answered(
         assert len(examples) <= group
         return [{"id": example.id, "asked": example} for example in examples]
 
-    answers = PredictionsInOrder(echo, written.extend, group=group, on_error=on_error)
-    answers.predict_all(given(path, task.reader(), answers, file_format=file_format, **columns))
+    notes = Notes()
+    answers = PredictionsInOrder(empty=EMPTY, group=group, on_error=on_error, notes=notes)
+    rows = given(path, task.reader(), answers, file_format=file_format, **columns)
+    answers.predict_all(rows, echo, lambda predictions: written.extend(lines_of(predictions)))
     assert answers.num_inputs == len(written)
+    assert sum(notes.counts.values()) == sum(line.get("asked", "error") is None for line in written)
     return written
 
 
 def texts(lines: list[dict[str, Any]]) -> list[Any]:
-    return [line.get("error") or (line["asked"].text, line["asked"].text_pair) for line in lines]
+    """Return the texts of each line, its error, or None if its prediction is empty."""
+    return [line.get("error") or (line["asked"] and (line["asked"].text, line["asked"].text_pair)) for line in lines]
 
 
 def names_all(error: str, *names: str) -> bool:
@@ -80,9 +92,7 @@ def test_lines_of_single_texts_and_of_pairs(tmp_path: Path) -> None:
     path.write_text('a "smart" film, no?\n\nb\tc\n')
     lines = answered(path, SINGLE)
     assert [line["id"] for line in lines] == ["0", "1", "2"]
-    first, error, last = texts(lines)
-    assert (first, last) == (('a "smart" film, no?', None), ("b\tc", None))
-    assert names_all(error, f"{path}:2", "empty")
+    assert texts(lines) == [('a "smart" film, no?', None), None, ("b\tc", None)]
     path.write_text("a [SEP] b\na\tb\nonly one\na [SEP] b [SEP] c\n [SEP] b\n")
     found = texts(answered(path, PAIR))
     assert found[:2] == [("a", "b"), ("a", "b")]
@@ -95,7 +105,7 @@ def test_tables_by_the_tasks_columns_or_by_those_that_the_user_names(tmp_path: P
     path.write_text('index\tsentence\tlabel\n7\ta "quote\tnone of ours\n8\t \tx\n9\tb\n10\tc\ty\n')
     lines = answered(path, SINGLE)
     assert texts(lines)[0] == ('a "quote', None)
-    assert names_all(texts(lines)[1], f"{path}:3", "text", "empty")
+    assert texts(lines)[1] is None
     assert names_all(texts(lines)[2], f"{path}:4", "2 columns", " 3 ", "index, sentence, label")
     assert [line["id"] for line in lines] == ["0", "1", "2", "3"]
     named = answered(path, SINGLE, id_column="index", text_column="label")
@@ -124,13 +134,14 @@ def test_sentences_to_be_tagged(tmp_path: Path) -> None:
     path.write_text("Ann  ran\tfar .\n  \n")
     lines = answered(path, TAGS)
     assert lines[0]["asked"].words == ("Ann", "ran", "far", ".")
-    assert names_all(lines[1]["error"], f"{path}:2", "empty")
+    assert lines[1] == {"id": "1", "asked": None}
     rows = tmp_path / "in.jsonl"
     rows.write_text('{"words": ["a b", "c"], "id": "s"}\n\n{"words": []}\n{"forms": ["a"]}\n{"words": ["a", " "]}\n')
     lines = answered(rows, TAGS)
     assert (lines[0]["id"], lines[0]["asked"].words) == ("s", ("a b", "c"))
-    named = ((f"{rows}:3", "'words'"), (f"{rows}:4", "'words'", "forms"), (f"{rows}:5", "words[1]", "empty"))
-    for line, names in zip(lines[1:], named, strict=True):
+    assert lines[1] == {"id": "1", "asked": None}
+    named = ((f"{rows}:4", "'words'", "forms"), (f"{rows}:5", "words[1]", "empty"))
+    for line, names in zip(lines[2:], named, strict=True):
         assert names_all(line["error"], *names)
     conll = tmp_path / "in.conll"
     conll.write_text("Ann\tZ\nran\tZ\n\nfar\tZ\n")
@@ -151,7 +162,7 @@ def test_questions(tmp_path: Path) -> None:
     rows.write_text(f'{json.dumps(row)}\n{{"question": "Who?", "context": ""}}\n')
     lines = answered(rows, SPANS)
     assert (lines[0]["id"], lines[0]["asked"].answers) == ("q", None)
-    assert names_all(lines[1]["error"], f"{rows}:2", "context", "empty")
+    assert lines[1] == {"id": "1", "asked": None}
     squad = tmp_path / "in.json"
     good = {"id": "a", "question": "Who?", "answers": [{"text": "Ann", "answer_start": 0}]}
     bad = {"id": "b", "question": "Who?", "answers": [{"text": "Ann", "answer_start": 3}]}
@@ -166,15 +177,17 @@ def test_questions(tmp_path: Path) -> None:
 
 def test_what_comes_before_a_mistake_is_answered_whatever_the_group(tmp_path: Path) -> None:
     path = tmp_path / "in.txt"
-    path.write_text("a\nb\nc\n\nd\n")
+    path.write_text("a\nb\nc\nd [SEP] e\nf\n")
     for group in (1, 2, 3, 9):
-        written: list[dict[str, Any]] = []
-        answers = PredictionsInOrder(
-            lambda examples: [{"id": example.id} for example in examples], written.extend, group=group, on_error="stop"
-        )
-        with refuses(DataError, "in.txt:4", "empty", "on_error=skip"):
-            answers.predict_all(given(path, SINGLE.reader(), answers))
-        assert written == [{"id": "0"}, {"id": "1"}, {"id": "2"}]
+        written: list[Prediction] = []
+        answers = PredictionsInOrder(empty=EMPTY, group=group, on_error="stop", notes=Notes())
+        with refuses(DataError, "in.txt:4", "[SEP]", "on_error=skip"):
+            answers.predict_all(
+                given(path, SINGLE.reader(), answers),
+                lambda examples: [{"id": example.id} for example in examples],
+                written.extend,
+            )
+        assert lines_of(written) == [{"id": "0"}, {"id": "1"}, {"id": "2"}]
 
 
 def test_one_that_cannot_be_answered_does_not_take_its_group_with_it() -> None:
@@ -183,11 +196,15 @@ def test_one_that_cannot_be_answered_does_not_take_its_group_with_it() -> None:
             raise DataError("too long")
         return [{"id": example.id} for example in examples]
 
-    written: list[dict[str, Any]] = []
-    answers = PredictionsInOrder(answer, written.extend, group=9, on_error="skip")
-    lines = [(f"f:{number}", read_example(text, SINGLE.reader())) for number, text in enumerate(["a", "bad", "c"])]
-    answers.predict_all(lines)
-    assert written == [{"id": "text"}, {"id": "text", "error": "f:1: too long"}, {"id": "text"}]
+    written: list[Prediction] = []
+    answers = PredictionsInOrder(empty=EMPTY, group=9, on_error="skip", notes=Notes())
+    rows = [
+        InputRow(f"f:{number}", "text", read_example(text, SINGLE.reader()), {"text": text})
+        for number, text in enumerate(["a", "bad", "c"])
+    ]
+    answers.predict_all(rows, answer, written.extend)
+    assert [prediction.row for prediction in written] == [{"text": "a"}, {"text": "bad"}, {"text": "c"}]
+    assert lines_of(written) == [{"id": "text"}, {"id": "text", "error": "f:1: too long"}, {"id": "text"}]
     assert answers.num_errors == 1
 
 

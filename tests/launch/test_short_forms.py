@@ -28,6 +28,11 @@ def test_parts_are_named_by_corpus_or_path(tmp_path: Path, monkeypatch: pytest.M
     assert named.corpus.parts.french.files == ["multilingual/fra/train.txt"]
     assert named.corpus.parts.mine.path == "own.txt"
     assert named.corpus.parts.given == {"_target_": "x.Y"}
+    own = config({"a": {"path": "own.txt", "text_field": ["body", "text"]}, "b": {"path": "gone", "name": "other"}})
+    expand_parts(own, [conf_dir()])
+    assert (own.corpus.parts.a.name, own.corpus.parts.a.text_field) == ("a", ["body", "text"])
+    assert own.corpus.parts.a._target_ == "lmtransfer.data.corpora.corpus.FileCorpus"
+    assert (own.corpus.parts.b.name, own.corpus.parts.b.text_field) == ("other", None)
     with refuses(ConfigError, "corpus.parts.fraa=fraa", "'fra'", "corpus.parts.nothing=nothing.txt") as caught:
         expand_parts(config(["fraa", "own.txt", "nothing.txt"]), [conf_dir()])
     assert len(caught.value.problems) == 2

@@ -47,13 +47,15 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_is_left_out_of_a_folder_is_noted_for_each_part_and_through_a_screening(tmp_path: Path) -> None:
-    for name, other in (("one", "x.md"), ("two", "y.json")):
+    for name, other in (("one", "x.rst"), ("two", "y.json")):
         write_text(tmp_path / name / "a.txt", ["Some text."])
         (tmp_path / name / other).write_text("{}")
     parts = {name: FileCorpus(path=name) for name in ("one", "two")}
-    lines = list(notes_on(MixtureCorpus(name="both", parts=parts)))
+    mixture = MixtureCorpus(name="both", parts=parts)
+    assert list(mixture.left_out.first.values()) == [f"one: {tmp_path}/one/x.rst", f"two: {tmp_path}/two/y.json"]
+    lines = list(notes_on(mixture))
     assert [line.partition(": ")[0] for line in lines] == ["corpus one", "corpus two"]
-    assert ".md" in lines[0]
+    assert ".rst" in lines[0]
     assert str(tmp_path / "two" / "y.json") in lines[1]
     screened = ScreenedCorpus(parts["one"], Screening(action="report"))
     assert next(notes_on(screened)).replace("corpus text", "corpus one") == lines[0]

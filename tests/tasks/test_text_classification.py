@@ -185,7 +185,7 @@ def test_the_baseline_is_the_usual_training_label(tmp_path: Path) -> None:
     answers = task.baseline(train, examples)
     assert [(answer.name, answer.probabilities) for answer in answers] == [("positive", None)] * 4
     assert task.score(examples, answers) == {"accuracy": 0.25}
-    assert answers[0].as_dict() == {"label": "positive", "probabilities": None}
+    assert answers[0].as_dict() == {"label": "positive", "probability": None, "probabilities": None}
 
 
 @pytest.mark.parametrize(

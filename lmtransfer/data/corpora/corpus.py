@@ -20,11 +20,21 @@ from typing_extensions import override
 
 from lmtransfer.config.types import Folder, Name, Prob, TextFormat, Texts
 from lmtransfer.data.corpora.sentences import sentence_spans
-from lmtransfer.data.corpora.text_files import Boundary, format_of, is_extracted, locate, read_documents, source_digest
+from lmtransfer.data.corpora.text_files import (
+    CONVERT_HTML,
+    HTML_SUFFIXES,
+    MARKDOWN_SUFFIXES,
+    Boundary,
+    format_of,
+    is_extracted,
+    locate,
+    read_documents,
+    source_digest,
+)
 from lmtransfer.data.documents import Corpus, Document, Notes
-from lmtransfer.data.files import EncodingErrors, Meter
+from lmtransfer.data.files import EncodingErrors, Meter, plain_name
 from lmtransfer.data.remote_files import SourceFile, file_size, source_file
-from lmtransfer.data.tables import delimiter_of
+from lmtransfer.data.tables import TEXT_COLUMNS, delimiter_of
 from lmtransfer.errors import ConfigError
 
 SplitUnit = Literal["auto", "document", "paragraphs"]
@@ -205,7 +215,7 @@ class FileCorpus(BaseCorpus):
     name: Name = "text"
     format: Literal["auto", TextFormat] = "auto"
     boundary: Literal["auto", Boundary] = "auto"
-    text_field: str | None = None
+    text_field: str | list[str] | None = None
     delimiter: str | None = None
     line_break: str | None = None
     encoding_errors: EncodingErrors = "strict"
@@ -216,6 +226,14 @@ class FileCorpus(BaseCorpus):
         super().__post_init__()
         self._found = locate(self.path if isinstance(self.path, str) else list(self.path))
         self.files = self._found.files
+        if self.text_field is not None and not self._text_fields:
+            raise ConfigError("corpus.text_field=[]: list at least one column, or set null for text or sentence")
+        html = next((file for file in self.files if self._suffix_of(file) in HTML_SUFFIXES), None)
+        if html is not None and self.format == "auto":
+            raise ConfigError(
+                f"corpus.path: {html} is HTML, whose tags would be read as words: convert it to text first, "
+                f"{CONVERT_HTML}, or set corpus.format=text to read it as it is"
+            )
         single: Boundary = "blank_line" if self._found.named and len(self.files) == 1 else "file"
         self._boundary: Boundary = single if self.boundary == "auto" else self.boundary
         self.delimiter = delimiter_of(self.delimiter, "corpus.delimiter")
@@ -235,17 +253,29 @@ class FileCorpus(BaseCorpus):
             extracted = self._is_extracted(file)
             if extracted:
                 notes.add("files from WikiExtractor, read with corpus.boundary=doc", str(file))
+            if self.format == "auto" and self._suffix_of(str(file)) in MARKDOWN_SUFFIXES:
+                notes.add("Markdown files, read as text with their marks", str(file))
             yield from read_documents(
                 file,
                 file_format=None if self.format == "auto" else self.format,
                 boundary="doc" if extracted else self._boundary,
-                text_field=self.text_field,
+                text_fields=self._text_fields,
                 delimiter=self.delimiter,
                 encoding_errors=self.encoding_errors,
                 line_break=self.line_break,
                 notes=notes,
                 meter=meter,
             )
+
+    @property
+    def _text_fields(self) -> tuple[str, ...]:
+        if self.text_field is None:
+            return TEXT_COLUMNS
+        return (self.text_field,) if isinstance(self.text_field, str) else tuple(self.text_field)
+
+    @staticmethod
+    def _suffix_of(file: str) -> str:
+        return Path(plain_name(source_file(file))).suffix.lower()
 
     def _check_delimiter(self) -> None:
         for file in self.files:
@@ -271,7 +301,7 @@ class FileCorpus(BaseCorpus):
         return {
             "files": digest.hexdigest(),
             "boundary": self._boundary,
-            "text_field": self.text_field,
+            "text_field": self.text_field if isinstance(self.text_field, str | None) else list(self.text_field),
             "line_break": self.line_break,
             "encoding_errors": self.encoding_errors,
             **({} if self.delimiter is None else {"delimiter": self.delimiter}),

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 
 import numpy as np
+from typing_extensions import override
 
 from lmtransfer.config.types import Name
 from lmtransfer.data.documents import Corpus, Document, Notes
@@ -171,6 +172,15 @@ class MixtureCorpus(Corpus):
                 yield replace(document, key=f"{part}: {document.key}", held_out=held_out)
             for kind, note in corpus.notes.as_dict().items():
                 self.notes.add(kind, f"{part}: {note['first']}", int(note["count"]))
+
+    @property
+    @override
+    def left_out(self) -> Notes:
+        notes = Notes()
+        for part, corpus in self.parts.items():
+            for kind, note in corpus.left_out.as_dict().items():
+                notes.add(kind, f"{part}: {note['first']}", int(note["count"]))
+        return notes
 
     def is_validation(self, document: Document) -> bool:
         """Whether ``document``, which ``documents`` yielded, belongs to the validation split."""

@@ -35,7 +35,7 @@ from lmtransfer.data.files import (
     saved_files,
 )
 from lmtransfer.data.remote_files import RemoteFile, SourceFile, list_files, source_file
-from lmtransfer.data.tables import FORMATS, TEXT_COLUMNS, BadRows, ColumnSpec, TableLayout, format_by_name, open_table
+from lmtransfer.data.tables import FORMATS, BadRows, ColumnSpec, TableLayout, format_by_name, open_table
 from lmtransfer.errors import DataError
 from lmtransfer.system import door
 from lmtransfer.system.durable import file_hash, write_json
@@ -54,7 +54,16 @@ _BLOCK_CHARACTERS = 10_000
 _DOC = re.compile(r"\s*(?:<doc id=.*>|</doc>)\s*")
 _HEADING = re.compile(r"\s*= [^=].*[^=] =\s*$")
 #: Maximum number of suffixes in the note on the files that are left out of a folder.
-_MAX_KINDS = 6
+_MAX_KINDS = 12
+#: Suffixes of files whose tags would be read as words.
+HTML_SUFFIXES = (".html", ".htm", ".xhtml")
+#: Suffixes of other formatted documents, which are not plain text either.
+_DOCUMENT_SUFFIXES = (".pdf", ".docx", ".doc", ".odt", ".rtf", ".epub")
+CONVERT_HTML = "for example with pandoc -t plain page.html -o page.txt"
+MARKDOWN_SUFFIXES = (".md", ".markdown")
+_HIDDEN = "hidden files and folders, left out"
+#: The files of a saved data set that describe it.
+_SAVED_DESCRIPTIONS = (SAVED_SET, "dataset_info.json")
 _WORTH_REMEMBERING_BYTES = 1 << 22
 _UNCHANGED_SECONDS = 5.0
 
@@ -85,7 +94,9 @@ def locate(paths: str | Sequence[str], *, key: str = "corpus.path") -> CorpusFil
     for entry in entries:
         if is_address(entry):
             place = entry
-            matches, is_folder = list_files(entry, key=key)
+            matches, is_folder, hidden = list_files(entry, key=key)
+            for name in hidden:
+                left_out.add(_HIDDEN, name)
         else:
             path = Path(os.path.abspath(Path(entry).expanduser()))
             door.check(door.start_of(str(path)))
@@ -96,7 +107,10 @@ def locate(paths: str | Sequence[str], *, key: str = "corpus.path") -> CorpusFil
             elif is_folder:
                 matches = _walk(path, key, left_out)
             else:
-                matches = sorted(name for name in _matches(place, left_out) if os.path.isfile(name))
+                matches = sorted(_matches(place, left_out))
+                for name in filter(os.path.isdir, [] if "**" in entry else matches):
+                    left_out.add("folders that the pattern matches, not searched (list them in corpus.path)", name)
+                matches = [name for name in matches if os.path.isfile(name)]
             if not is_folder and not matches and (irregular := explain_irregular([path])) is not None:
                 raise DataError(f"{key}={entry}: {irregular}")
             if not is_folder and not matches:
@@ -107,11 +121,14 @@ def locate(paths: str | Sequence[str], *, key: str = "corpus.path") -> CorpusFil
         if is_folder:
             matches, suffixes = _choose_texts(matches, left_out)
             if not matches:
-                pattern = f"{entry}/**/*{suffixes[0] if suffixes else ''}"
+                formatted = (*HTML_SUFFIXES, *_DOCUMENT_SUFFIXES)
+                other = next((suffix for suffix in suffixes if suffix not in formatted), "")
+                problems = [f"{kind} (first: {left_out.first[kind]})" for kind in left_out.counts]
                 raise DataError(
                     f"{key}={entry}: no file in {place} has a known format ("
                     f"{', '.join(FOLDER_SUFFIXES)}, each also with {', '.join(COMPRESSIONS)}); rename the files, or "
-                    f"select them with a pattern such as {pattern}"
+                    f"select them with a pattern such as {entry}/**/*{other}"
+                    + "".join(f"; {each}" for each in problems)
                 )
         named = named and len(matches) == 1
         for name in matches:
@@ -143,6 +160,9 @@ def _folders(top: str, left_out: Notes) -> Iterator[tuple[str, list[str]]]:
             folders.clear()
             continue
         visited.add(real)
+        for name in sorted(folders):
+            if name.startswith("."):
+                left_out.add(_HIDDEN, os.path.join(parent, name))
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         yield parent, names
 
@@ -153,7 +173,7 @@ def _matches(pattern: str, left_out: Notes) -> Iterator[str]:
     if not stars:
         yield from glob.iglob(pattern)
         return
-    for top in glob.iglob(head or "/"):
+    for top in filter(os.path.isdir, glob.iglob(head or "/")):
         for folder, _ in _folders(top, left_out):
             yield from _matches(os.path.join(glob.escape(folder), tail), left_out)
 
@@ -165,6 +185,11 @@ def _walk(folder: Path, key: str, left_out: Notes) -> list[str]:
         if SAVED_SPLITS in names:
             raise DataError(f"{key}: {parent} {describe_splits(Path(parent))}")
         saved = [file.name for file in saved_files(Path(parent))] if SAVED_SET in names else []
+        for name in sorted(names):
+            if name.startswith("."):
+                left_out.add(_HIDDEN, os.path.join(parent, name))
+            elif saved and name not in (*saved, *_SAVED_DESCRIPTIONS):
+                left_out.add("files beside those of a saved data set, left out", os.path.join(parent, name))
         files += [os.path.join(parent, name) for name in saved or names if not name.startswith(".")]
     return files
 
@@ -202,7 +227,10 @@ def _choose_texts(files: Sequence[str], left_out: Notes) -> tuple[list[str], lis
             f"{count:,} {suffix or 'without a suffix'}" for suffix, count in counts.most_common(_MAX_KINDS)
         )
         more = f" and {len(counts) - _MAX_KINDS} more kinds" if len(counts) > _MAX_KINDS else ""
-        way = "a pattern such as folder/**/*.md reads files as text"
+        ways = ["a pattern such as folder/**/*.rst reads files as text"]
+        if any(suffix in HTML_SUFFIXES for suffix in counts):
+            ways.insert(0, f"HTML has to be converted first, {CONVERT_HTML}")
+        way = "; ".join(ways)
         left_out.add(f"files of other kinds in the folder, left out ({kinds}{more}; {way})", others[0], len(others))
     suffixes = [
         *dict.fromkeys(Path(name).suffix for name in tables.values()),
@@ -358,13 +386,13 @@ def _is_object(line: str) -> bool:
 def _table_documents(
     path: SourceFile,
     layout: TableLayout,
-    text_field: str | None,
+    text_fields: Sequence[str],
     line_break: str | None,
     notes: Notes,
     meter: Meter,
 ) -> Iterator[Document]:
     text_column = ColumnSpec(
-        TEXT_COLUMNS if text_field is None else (text_field,),
+        tuple(text_fields),
         "corpus.text_field",
         advice="corpus.format=text to read its lines as text",
         is_text=True,
@@ -384,15 +412,19 @@ def read_documents(
     *,
     file_format: TextFormat | None,
     boundary: Boundary,
-    text_field: str | None,
+    text_fields: Sequence[str],
     delimiter: str | None,
     encoding_errors: EncodingErrors,
     line_break: str | None,
     notes: Notes,
     meter: Meter,
 ) -> Iterator[Document]:
-    """Yield the documents of one file; see ``FileCorpus`` for the settings."""
+    """Yield the documents of one file; see ``FileCorpus`` for the settings.
+
+    Args:
+        text_fields: possible names of the column with the text, of which the first that a row has is used.
+    """
     if file_format == "text" or (file_format is None and format_of(path) == "text"):
         return _text_documents(path, boundary, encoding_errors, notes, meter)
     layout = TableLayout(file_format, encoding_errors=encoding_errors, delimiter=delimiter)
-    return _table_documents(path, layout, text_field, line_break, notes, meter)
+    return _table_documents(path, layout, text_fields, line_break, notes, meter)

@@ -20,7 +20,7 @@ from urllib.parse import parse_qs
 
 from lmtransfer import __version__
 from lmtransfer.errors import ConfigError, LmtransferError
-from lmtransfer.inference.prediction_output import json_line
+from lmtransfer.inference.prediction_tables import json_line
 from lmtransfer.inference.serving.guard import Address, App, Guard
 from lmtransfer.inference.serving.served import Served
 from lmtransfer.reporting.page.document import document, policy

@@ -18,6 +18,7 @@ from typing_extensions import override
 from lmtransfer.config.types import DataFile, LargeCount, Whole
 from lmtransfer.data.documents import Notes
 from lmtransfer.data.files import plain_name
+from lmtransfer.data.table_rows import TableColumns
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.tasks.answers import SpanAnswer
 from lmtransfer.tasks.base import Answer, Task
@@ -35,7 +36,7 @@ from lmtransfer.tasks.file_formats.squad import (
     read_squad,
 )
 from lmtransfer.tasks.heads import HeadSpec, SpanSpec, SpanTargets
-from lmtransfer.tasks.input_files import InputFile, LocatedExample, Reader, two_texts
+from lmtransfer.tasks.input_files import InputFile, InputRow, OpenInput, Reader, two_texts
 from lmtransfer.tasks.languages import (
     PLACE,
     check_languages,
@@ -252,21 +253,27 @@ class QuestionReader(Reader):
         """Build an example from a line with the question, then the passage."""
         return QuestionExample(name, *two_texts(line, "a question and a passage"))
 
-    def parse_file(self, source: InputFile) -> Iterator[LocatedExample]:
-        """Yield questions from JSON, parquet or a published format, ignoring answers."""
+    def parse_file(self, source: InputFile) -> OpenInput:
+        """Open JSON, parquet or a published format; answers are not used."""
         if source.file_format == "squad" and source.path is not None and self._own_rows and holds_rows(source.path):
             source = replace(source, file_format="jsonl")
         if source.file_format in ("jsonl", "parquet"):
-            yield from source.each_row(("question", "context"), _question)
-            return
+            return source.each_row(("question", "context"), _question)
+        return OpenInput(TableColumns(("id", "question", "context")), self._questions(source))
+
+    def _questions(self, source: InputFile) -> Iterator[InputRow]:
         assert source.path is not None
         policy: BadAnswersPolicy = "refuse" if source.stops else "skip"
         name = next(name for name in SETS if name == source.file_format)
         read = SETS[name]().read(source.path, bad_answers=policy, kinds=self._labels)
         for example in read.examples:
-            yield f"{source.name} (question {example.id})", replace(example, answers=None, kind=None)
+            where = f"{source.name} (question {example.id})"
+            row = {"id": example.id, "question": example.question, "context": example.passage}
+            yield InputRow(where, example.id, replace(example, answers=None, kind=None), row)
         for question in read.skipped_questions:
-            source.refuse(f"{source.name} (question {question}): its gold answer is not at its offset")
+            source.refuse(
+                f"{source.name} (question {question}): its gold answer is not at its offset", {"id": question}
+            )
 
 
 def _question(row: JsonNode, name: str) -> QuestionExample:

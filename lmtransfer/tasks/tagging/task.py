@@ -17,6 +17,7 @@ from typing_extensions import override
 
 from lmtransfer.data.documents import Notes, clean
 from lmtransfer.data.files import plain_name
+from lmtransfer.data.table_rows import TableColumns
 from lmtransfer.data.tables import format_by_name
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.tasks.answers import TagsAnswer
@@ -35,7 +36,7 @@ from lmtransfer.tasks.file_formats.conll import (
 )
 from lmtransfer.tasks.file_formats.json_document import JsonNode
 from lmtransfer.tasks.heads import HeadSpec, TaggingSpec
-from lmtransfer.tasks.input_files import InputFile, LocatedExample, Reader
+from lmtransfer.tasks.input_files import InputFile, InputRow, OpenInput, Reader
 from lmtransfer.tasks.label_checks import (
     check_label,
     check_labels,
@@ -82,13 +83,12 @@ class SentenceReader(Reader):
         """Build a sentence from a line with white space between words."""
         return TaggedExample(name, tuple(clean(line, where, notes).split()))
 
-    def parse_file(self, source: InputFile) -> Iterator[LocatedExample]:
-        """Yield sentences from JSON, parquet or a file with one word per line, ignoring tags."""
+    def parse_file(self, source: InputFile) -> OpenInput:
+        """Open JSON, parquet or a file with one word per line; tags are not used."""
         same = source.file_format == self._own_format
         if source.file_format in ("jsonl", "parquet"):
             fields = _words_fields(self._word_column) if same else WORDS
-            yield from source.each_row(fields, lambda row, name: _words(row, name, fields))
-            return
+            return source.each_row(fields, lambda row, name: _words(row, name, fields))
         assert source.path is not None
         if source.file_format == "conllu":
             sentences = read_conllu(source.path, tag_column="upos", with_gold=False, notes=source.notes)
@@ -96,8 +96,13 @@ class SentenceReader(Reader):
             word = int(self._word_column) if same else 1
             tag = int(self._tag_column) if same and self._tag_column is not None else None
             sentences = read_conll(source.path, word_column=word, tag_column=tag, with_gold=False, notes=source.notes)
-        for number, sentence in enumerate(sentences):
-            yield sentence.where(), TaggedExample(sentence.name or str(number), sentence.words)
+        return OpenInput(TableColumns(("id", "words")), _sentence_rows(sentences))
+
+
+def _sentence_rows(sentences: Iterable[TaggedSentence]) -> Iterator[InputRow]:
+    for number, sentence in enumerate(sentences):
+        example = TaggedExample(sentence.name or str(number), sentence.words)
+        yield InputRow(sentence.where(), example.id, example, {"id": example.id, "words": list(example.words)})
 
 
 def _words(row: JsonNode, name: str, fields: Sequence[str]) -> TaggedExample:

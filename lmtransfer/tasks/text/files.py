@@ -14,16 +14,16 @@ from lmtransfer.data.tables import (
     TEXT_COLUMNS,
     BadRows,
     ColumnSpec,
+    OpenTable,
     TableLayout,
     TableRecord,
     TableRow,
     check_columns,
-    open_table,
     read_rows,
     rows_of,
 )
 from lmtransfer.errors import ConfigError, DataError
-from lmtransfer.tasks.input_files import SEPARATOR, InputFile, LocatedExample, Reader, two_texts
+from lmtransfer.tasks.input_files import SEPARATOR, InputFile, InputRow, OpenInput, Reader, two_texts
 from lmtransfer.tasks.label_checks import as_integer, to_nfc
 from lmtransfer.tasks.settings import ColumnNames, HubSource, TextTableSettings
 from lmtransfer.tasks.text.example import TextExample
@@ -236,23 +236,29 @@ class TextReader(Reader):
         self.check(text)
         return TextExample(name, text)
 
-    def parse_file(self, source: InputFile) -> Iterator[LocatedExample]:
-        """Yield one text or pair per row, ignoring other columns, such as labels."""
+    def parse_file(self, source: InputFile) -> OpenInput:
+        """Open a table with one text or pair per row; other columns, such as labels, are not used."""
         columns = self._columns_to_read(source.columns)
         specs = [column for column in (columns.text, columns.text_pair, columns.id) if column is not None]
-        bad_rows, is_pair = source.bad_rows, columns.text_pair is not None
-        table = open_table(source.table, specs, layout=source.layout(self._layout), bad_rows=bad_rows)
-        for row in rows_of(table.records, specs, bad_rows):
-            texts = [text or "" for text in row.values[: 1 + is_pair]]
+        table = source.open_table(specs, self._layout)
+        return OpenInput(table.columns, self._rows(table, specs, source, num_texts=1 + (columns.text_pair is not None)))
+
+    def _rows(
+        self, table: OpenTable, specs: Sequence[ColumnSpec], source: InputFile, *, num_texts: int
+    ) -> Iterator[InputRow]:
+        for record in table.records:
+            assert record.row is not None
             try:
-                if not all(text.strip() for text in texts):
-                    raise ValueError("the text is empty")
-                if not is_pair:
+                values = record.texts(specs, source.notes)
+                texts = [text or "" for text in values[:num_texts]]
+                name, is_empty = values[-1] or str(record.number), not all(text.strip() for text in texts)
+                if num_texts == 1 and not is_empty:
                     self.check(texts[0])
             except ValueError as problem:
-                source.refuse(f"{row.where}: {problem}")
+                source.refuse(f"{record.where}: {problem}", record.row)
                 continue
-            yield row.where, TextExample(row.values[-1] or str(row.number), texts[0], texts[1] if is_pair else None)
+            example = None if is_empty else TextExample(name, texts[0], texts[1] if num_texts == 2 else None)
+            yield InputRow(record.where, name, example, record.row)
 
     def _columns_to_read(self, choices: Mapping[str, str]) -> TextColumns:
         """Return the columns that the user chose, or else those of the task's files; ``id`` is optional."""
