@@ -453,6 +453,11 @@ class TransferSettings(_Training):
         "best: the checkpoint with the best held-out score; last: the final weights after training on the whole "
         "training set",
     )
+    final: bool = _doc(
+        "true: after the scores, also train a final model on all labeled examples (train and dev, or all folds), with "
+        "the learning rate and the number of steps that were chosen; the run is then used with this model",
+        False,
+    )
     keep_weights: bool = _doc(
         "false, with several seeds: delete the weights of each seed and control after scoring them, but keep scores, "
         "predictions and reports",
@@ -852,6 +857,7 @@ WITHOUT_EFFECT = (
     "resume",
     "control",
     "baseline",
+    "final",
     "keep_weights",
     "jobs",
     "cluster",

@@ -116,6 +116,28 @@ def languages_text(result: Mapping[str, Any]) -> str:
     return f"{metric} by language: {', '.join(scores)}" if scores else ""
 
 
+def final_lines(result: Mapping[str, Any]) -> list[str]:
+    """Say how the final model was trained, and which scores are its own; empty if there is no final model."""
+    final: Mapping[str, Any] | None = result.get("final")
+    if not final:
+        return []
+    what = f"final model: trained on all {final['num_train']:,} labeled examples"
+    if result.get("command") == "evaluate":
+        return [f"{what}; the scores are its own"]
+    steps, rate, strength = final.get("steps"), final.get("learning_rate"), final.get("C")
+    how = "" if rate is None else f", {steps:,} steps at learning rate {rate:g}"
+    how += "" if strength is None else f", C {strength:g}"
+    lines = [f"{what}{how} ({final['chosen_by']})"]
+    if result.get("main_metric") is None:
+        return [*lines, "it was not measured, because there are neither folds nor a dev file"]
+    num_train = result.get("num_train")
+    fewer = "fewer" if num_train is None else f"{num_train:,}"
+    return [
+        *lines,
+        f"it is the run's model and was not scored: the scores are those of models trained on {fewer} examples",
+    ]
+
+
 def edge_of_grid(rate: float | None, grid: Sequence[float] | None) -> Edge | None:
     """Return the edge of the grid at which the chosen rate lies; None if it is inside, or with fewer than 3 rates."""
     rates = set(grid or ())
