@@ -181,7 +181,7 @@ def _baseline(entry: Entry, name: str, transfer: str, scores: Condition) -> Repo
 def _note(entry: Entry) -> str:
     notes = [problem for run in (entry.run, *entry.seeds, *entry.controls) for problem in run.problems]
     notes += _remarks(entry, entry.run.result)
-    notes += final_lines(entry.run.result)
+    notes += final_lines(entry.run.result)[-1:]
     notes += [entry.without_control] if entry.without_control else []
     weights = entry.run.result.get("weights") if entry.is_pretraining else None
     notes += [f"weights: {weights}"] if weights else []

@@ -74,7 +74,7 @@ class _Curve(TypedDict):
 
 class _Final(TypedDict):
     num_train: Whole
-    chosen_by: str
+    chosen_by: NotRequired[str]
     learning_rate: NotRequired[float | None]
     steps: NotRequired[Whole]
     C: NotRequired[float]

@@ -220,15 +220,15 @@ class Experiment:
         steps = [] if self.setting.solves else chosen_steps(results)
         part = self._final_part(learning_rate, math.ceil(median(steps)) if steps else None)
         rule = final_rule(self.setting, steps, searches_rate=self.searches_rate)
-        return {"final": final_entry(self._run(part, rule).final_result())}
+        return {"final": {**final_entry(self._run(part).final_result()), "chosen_by": rule}}
 
-    def _run(self, part: Part, rule: str | None = None) -> PartRun:
+    def _run(self, part: Part) -> PartRun:
         return PartRun(
             part=part,
             directory=RunDirectory(self.directory.path / part.folder),
             command=self.command,
             settings=self.settings,
-            rule=rule or choice_rule(self.setting, searches_rate=self.searches_rate),
+            rule=choice_rule(self.setting, searches_rate=self.searches_rate),
             say=self._say,
             is_only=self.has_one_run,
             keep_weights=self.keeps_weights,

@@ -90,7 +90,7 @@ class PartRun:
         self._begin(directory)
         with open_trackers(self.settings.tracker, directory) as trackers:
             outcome = train_once(part, run=directory, trackers=trackers.all, progress=ProgressLine())
-            result = final_result(part, outcome, command=self.command, rule=self.rule)
+            result = final_result(part, outcome, command=self.command)
             directory.write_result(result)
             trackers.finish(result)
         self.say(

@@ -77,8 +77,8 @@ def run_result(
     )
 
 
-def final_result(part: Part, outcome: Outcome, *, command: str, rule: str) -> RunResult:
-    """Return the result of training the final model, which is not scored; ``rule`` says how its training was chosen."""
+def final_result(part: Part, outcome: Outcome, *, command: str) -> RunResult:
+    """Return the result of training the final model, which is not scored."""
     setting, state = part.setting, outcome.state
     return RunResult(
         command=command,
@@ -93,7 +93,6 @@ def final_result(part: Part, outcome: Outcome, *, command: str, rule: str) -> Ru
             "labels": list(setting.task.labels),
             **majority_entry(setting, part.draw),
             "num_truncated": {"train": setting.data.train.num_truncated},
-            "chosen_by": rule,
             **_training_entries(outcome),
         },
     )
@@ -101,7 +100,7 @@ def final_result(part: Part, outcome: Outcome, *, command: str, rule: str) -> Ru
 
 def final_entry(result: RunResult) -> dict[str, Any]:
     """Return the entry ``final`` of a command's result, from the final model's result."""
-    names = ("seed", "pretraining_seed", "num_train", "learning_rate", "steps", "epochs", "C", "chosen_by")
+    names = ("seed", "pretraining_seed", "num_train", "learning_rate", "steps", "epochs", "C")
     return {name: result.more[name] for name in names if name in result.more} | {"seconds": result.seconds}
 
 
