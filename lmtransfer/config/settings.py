@@ -455,7 +455,7 @@ class TransferSettings(_Training):
     )
     final: bool = _doc(
         "true: after the scores, also train a final model on all labeled examples (train and dev, or all folds), with "
-        "the learning rate and the number of steps that were chosen; the run is then used with this model",
+        "the learning rate and the median number of steps of the scored models; it becomes the model of the run",
         False,
     )
     keep_weights: bool = _doc(

@@ -360,3 +360,12 @@ def test_every_command_takes_it_as_the_model_of_the_run(world: Path, capsys: pyt
     rows = {row["run"]: row for row in json.loads(Path("runs/report/report.json").read_text())["rows"]}
     assert "final" not in rows
     assert "models trained on 72 examples" in json.dumps(rows["folds"])
+
+
+@pytest.mark.slow
+def test_the_table_of_a_sweep_says_what_was_not_measured(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["finetune", *LABELS, *TRAINED[:3], "train.epochs=1", "final=true", "name=sweep"]
+    assert lmtransfer(*words, "-m", "seed=0,1") == 0
+    said = capsys.readouterr().out
+    for seed in (0, 1):
+        assert [line for line in said.splitlines() if f"seed={seed} " in line and "not measured" in line]
