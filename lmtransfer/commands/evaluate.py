@@ -16,7 +16,7 @@ from lmtransfer.interop.open_run import is_pretrained, open_saved, run_folder, t
 from lmtransfer.pretraining.evaluation import evaluate_pretrained
 from lmtransfer.reporting.runs.scores import examples_of
 from lmtransfer.runs.predictions import file_name, write_predictions
-from lmtransfer.runs.result import FINAL, JointResult, SeedResult
+from lmtransfer.runs.result import JointResult, SeedResult
 from lmtransfer.runs.run_directory import RunDirectory, versions
 from lmtransfer.runs.saved_run import SavedRun, folders_with_checkpoints, pretraining_seed
 from lmtransfer.runs.training_setup import eager_hardware
@@ -127,12 +127,10 @@ def _evaluate_trained(settings: EvaluateSettings) -> Path:
 def _members(path: str, *, trust: bool) -> tuple[list[SavedRun], list[SavedRun], Path]:
     """Return the runs to score (the run itself, or its seeds), those of its control, and the folder that holds all."""
     folders, parent = task_run_folders(path), run_folder(path, key="run").path
-    is_final = folders[0].name == FINAL  # the control was trained on fewer examples
+    members = [open_saved(folder, key="run", trust=trust) for folder in folders]
+    is_final = members[0].config.get("final")  # its control was trained on fewer examples
     controls = [] if is_final else folders_with_checkpoints(parent / "control")
-    members, control_members = (
-        [open_saved(folder, key="run", trust=trust) for folder in part] for part in (folders, controls)
-    )
-    return members, control_members, parent
+    return members, [open_saved(folder, key="run", trust=trust) for folder in controls], parent
 
 
 def _score(saved: SavedRun, scoring: _Scoring) -> tuple[SeedResult, Predictions | None]:

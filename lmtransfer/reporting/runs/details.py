@@ -127,7 +127,7 @@ def final_lines(result: Mapping[str, Any]) -> list[str]:
     steps, rate, strength = final.get("steps"), final.get("learning_rate"), final.get("C")
     how = "" if rate is None else f", {steps:,} steps at learning rate {rate:g}"
     how += "" if strength is None else f", C {strength:g}"
-    lines = [f"final model: all {final['num_train']:,} labeled examples{how}; {final.get('chosen_by')}"]
+    lines = [f"final model: all {final['num_train']:,} labeled examples{how}; {final.get('chosen_by', '')}"]
     if result.get("main_metric") is None:
         return [*lines, f"the {model}, was not measured: there are neither folds nor a dev file"]
     num_train = result.get("num_train")

@@ -161,16 +161,21 @@ class Experiment:
                     return
             for part in self.parts(condition, None):
                 if part.folder == name:
-                    if problem := create_run_folder(self.directory.path / name, resume=True):
-                        raise RunDirectoryError(problem)
+                    self._lock(name)
                     (part,) = (p for p in self.parts(condition, self._learning_rate(condition)) if p.folder == name)
                     self._run(part).result()
                     return
         if name == FINAL:
+            self._lock(name)
             rate = self._learning_rate("pretrained")
             self._train_final(rate, [self._run(part).result() for part in self.parts("pretrained", rate)])
             return
         raise RunDirectoryError(f"part={name}: {self.directory.path} has no part with this name")
+
+    def _lock(self, name: str) -> None:
+        """Take the lock of a part's folder."""
+        if problem := create_run_folder(self.directory.path / name, resume=True):
+            raise RunDirectoryError(problem)
 
     def result(self) -> RunResult:
         """Train the unfinished parts, then the final model, and combine all results."""

@@ -248,7 +248,7 @@ def build_settings(
 
 def _split_to_score(settings: TransferSettings, task: Task) -> str:
     """Return the split to score; "" if there is none to score, so that only the final model is trained."""
-    is_missing = settings.split == "dev" and task.splits and "dev" not in task.splits and task.folds is None
+    is_missing = settings.split == "dev" and "dev" not in task.splits and task.folds is None
     if not (settings.final and is_missing):
         return settings.split
     without = "final=true without a dev file or folds"
