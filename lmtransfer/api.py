@@ -37,7 +37,7 @@ from torch.nn import functional
 from lmtransfer.config.sources import named_by_user
 from lmtransfer.config.types import Count, TopK
 from lmtransfer.data.documents import Notes
-from lmtransfer.errors import ConfigError, DataError
+from lmtransfer.errors import ConfigError, DataError, RunDirectoryError
 from lmtransfer.inference.fill_mask import MaskFiller, open_mask_filler
 from lmtransfer.inference.prediction import MaskedTexts, TaskPredictor, open_runs
 from lmtransfer.interop.open_run import open_saved, run_folder
@@ -108,8 +108,18 @@ class TransferRun(Run):
 
     @property
     def result(self) -> JointResult:
-        """Mean, deviation, control and difference over all seeds, from ``result.json``."""
-        return JointResult.read(self.path / "result.json")
+        """Mean, deviation, control and difference over all seeds, from ``result.json``.
+
+        Raises:
+            RunDirectoryError: the run has only a final model, which was not measured.
+        """
+        path = self.path / "result.json"
+        if not RunResult.read(path).metrics:
+            raise RunDirectoryError(
+                f"{path}: nothing was measured, because the run has only a final model; set task.dev=<file> or "
+                "task.folds=5 in a new run"
+            )
+        return JointResult.read(path)
 
 
 @dataclass(frozen=True)

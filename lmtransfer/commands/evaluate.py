@@ -32,7 +32,7 @@ from lmtransfer.training.weights import check_not_nan, num_parameters
 from lmtransfer.transfer.experiment.data import encode_split, repeated_texts, task_notes
 from lmtransfer.transfer.experiment.messages import print_result
 from lmtransfer.transfer.experiment.part_run import open_task_learner, task_of, task_to_answer
-from lmtransfer.transfer.experiment.results import compare, condition_of, layer_weights, summary
+from lmtransfer.transfer.experiment.results import compare, condition_of, final_entry, layer_weights, summary
 from lmtransfer.transfer.scoring import evaluate
 
 #: Settings that apply to pretraining runs only.
@@ -92,6 +92,12 @@ def _evaluate_trained(settings: EvaluateSettings) -> Path:
         raise ConfigError([f"{key}={value} is only for pretraining runs; leave it out" for key, value in idle.items()])
     own_task = settings.task is None
     members, controls, parent = _members(settings.run, trust=settings.trust)
+    if own_task and members[0].config.get("final") and settings.split in ("train", "dev"):
+        raise ConfigError(
+            f"split={settings.split}: the final model of run={settings.run} was trained on these examples, so its "
+            "score would only measure what it has memorized; choose another split, such as test, or read the scores of "
+            f"the models that were not trained on them in {short_path(parent / 'result.json')}"
+        )
     hardware = eager_hardware(settings.hardware)
     task = task_to_answer(members[0], node=settings.task, data_root=settings.data_root)
     with process_group.join(hardware.wait_seconds):
@@ -121,11 +127,10 @@ def _evaluate_trained(settings: EvaluateSettings) -> Path:
 def _members(path: str, *, trust: bool) -> tuple[list[SavedRun], list[SavedRun], Path]:
     """Return the runs to score (the run itself, or its seeds), those of its control, and the folder that holds all."""
     folders, parent = task_run_folders(path), run_folder(path, key="run").path
-    controls = folders_with_checkpoints(parent / "control")
-    members, control_members = (
-        [open_saved(folder, key="run", trust=trust) for folder in part] for part in (folders, controls)
-    )
-    return members, control_members, parent
+    members = [open_saved(folder, key="run", trust=trust) for folder in folders]
+    is_final = members[0].config.get("final")  # its control was trained on fewer examples
+    controls = [] if is_final else folders_with_checkpoints(parent / "control")
+    return members, [open_saved(folder, key="run", trust=trust) for folder in controls], parent
 
 
 def _score(saved: SavedRun, scoring: _Scoring) -> tuple[SeedResult, Predictions | None]:
@@ -191,12 +196,14 @@ def _notes(member: SavedRun, scoring: _Scoring, result: SeedResult, *, own_task:
 
 
 def _training_examples(member: SavedRun) -> Sequence[Example]:
-    """Return the run's training split; empty if its files are not on this machine, or may not be read."""
+    """Return the examples that the run was trained on; none if their files are missing or may not be read."""
     if not member.trusted:
         return ()
     try:
         task = task_of(member)
-        return task.examples("train") if Path(task.origin("train")).exists() else ()
+        splits = [split for split in ("train", "dev") if split == "train" or member.config.get("final")]
+        files = [split for split in splits if split in task.splits and Path(task.origin(split)).exists()]
+        return [example for split in files for example in task.examples(split)]
     except LmtransferError:  # the file is missing or has changed
         return ()
 
@@ -226,6 +233,8 @@ def _joint(
         "num_scored": len(scoring.examples),
         "num_truncated": {scoring.split: first.more["num_truncated"]},
     }
+    if member.config.get("final") and member.directory.is_finished:
+        joint["final"] = final_entry(member.directory.read_result())
     if controls:
         whole = len(predictions) == len(results) + len(controls)
         conditions = (predictions[: len(results)], predictions[len(results) :]) if whole else ([], [])

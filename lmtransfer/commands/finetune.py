@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ from lmtransfer.config.sweep_names import in_sweep, sweep_name
 from lmtransfer.errors import ConfigError
 from lmtransfer.launch.jobs import Place
 from lmtransfer.runs.create_or_resume import check_resumable
-from lmtransfer.runs.result import JointResult
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.runs.tracking import open_trackers
 from lmtransfer.runs.training_setup import training_hardware
@@ -58,6 +56,11 @@ def check_settings(settings: TransferSettings) -> None:
         problems.append("learning_rates=[] contains no rate: use a list such as [1e-4,3e-4], or null")
     if "learning_rate" not in settings.optimizer.values:
         problems.append("optimizer.learning_rate: the optimizer has no such setting; choose another optimizer")
+    if settings.final and (num_train := settings.task.get("num_train")) is not None:
+        problems.append(
+            f"final=true with task.num_train={num_train}: the final model is trained on all labeled examples; leave "
+            "out one of the two"
+        )
     problems += _fold_problems(settings)
     if problems:
         raise ConfigError(problems)
@@ -100,7 +103,7 @@ def transfer(settings: TransferSettings, *, command: str) -> Path:
     hardware, chosen = training_hardware(
         settings.hardware, num_workers=settings.train.num_workers, run=run, pretrains=False
     )
-    settings = settings.model_copy(update={"hardware": chosen})
+    settings = _with_parts_of(settings.model_copy(update={"hardware": chosen}), RunDirectory(run))
     with process_group.join(hardware.wait_seconds):
         console = Console(highlight=False, quiet=not process_group.is_main())
         starts, settings = build_settings(settings, source, hardware=hardware, console=console)
@@ -109,7 +112,7 @@ def transfer(settings: TransferSettings, *, command: str) -> Path:
             started = directory.read_config()
             of_command = ("output_root", "jobs", "cluster", "part", "resume")  # the words of the job set these
             own: dict[str, Any] = {key: started[key] for key in of_command if key in started}
-            settings = _with_control_of(settings.model_copy(update=own), started)
+            settings = settings.model_copy(update=own)
             Experiment(command, settings, starts, directory, console).train(part)
             return directory.path
         directory = RunDirectory.create(settings.output_root, command, name, resume=resume)
@@ -120,12 +123,11 @@ def transfer(settings: TransferSettings, *, command: str) -> Path:
             more_seeds = 1 < started.get("seeds", 1) < settings.seeds  # a single seed has no folder of its own
             allowed = [*(["init"] if same else []), *(["seeds"] if more_seeds else [])]
             check_resumable(started, settings.plain(), allowed=allowed)
-            settings = _with_control_of(settings, started)
         write_run_files(directory, settings, starts[0])
         experiment = Experiment(command, settings, starts, directory, console)
-        if experiment.is_finished:
+        result = experiment.finished_result()
+        if result is not None:
             console.print(f"{short_path(directory.path)} is finished; nothing is left to do")
-            result = directory.read_result(JointResult)
         else:
             if not place.is_here:
                 experiment.run_in_processes(place)
@@ -135,17 +137,20 @@ def transfer(settings: TransferSettings, *, command: str) -> Path:
                 with open_trackers(settings.tracker, directory, quiet=True) as trackers:
                     trackers.finish(result)
         task = starts[0].task
-        has_models = task.folds is None and experiment.keeps_weights
-        others = [split for split in task.splits if split not in ("train", result.split)] if has_models else []
+        has_models = settings.final or (task.folds is None and experiment.keeps_weights)
+        used = {"train", result.split, *(["dev"] if settings.final else [])}
+        others = [split for split in task.splits if split not in used] if has_models else []
         root = Path(settings.output_root)
         commands = next_commands(directory.path, result, others, root=root, init=bool(settings.init))
         print_result(console, result.values(), name=name, next_commands=commands, metrics=task.metric_names)
     return directory.path
 
 
-def _with_control_of(settings: TransferSettings, started: Mapping[str, Any]) -> TransferSettings:
-    """Keep the control with which a run started."""
-    return settings.model_copy(update={"control": settings.control or bool(started.get("control"))})
+def _with_parts_of(settings: TransferSettings, run: RunDirectory) -> TransferSettings:
+    """Keep the control and the final model with which a run started."""
+    started = run.read_config() if run.config_path.is_file() else {}
+    kept = {key: getattr(settings, key) or bool(started.get(key)) for key in ("control", "final")}
+    return settings.model_copy(update=kept)
 
 
 def _fold_problems(settings: TransferSettings) -> list[str]:

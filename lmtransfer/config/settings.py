@@ -472,6 +472,11 @@ class TransferSettings(_Training):
         "best: the checkpoint with the best held-out score; last: the final weights after training on the whole "
         "training set",
     )
+    final: bool = _doc(
+        "true: after the scores, also train a final model on all labeled examples (train and dev, or all folds), with "
+        "the learning rate and the median number of steps of the scored models; it becomes the model of the run",
+        False,
+    )
     keep_weights: bool = _doc(
         "false, with several seeds: delete the weights of each seed and control after scoring them, but keep scores, "
         "predictions and reports",
@@ -878,6 +883,7 @@ WITHOUT_EFFECT = (
     "resume",
     "control",
     "baseline",
+    "final",
     "keep_weights",
     "jobs",
     "cluster",

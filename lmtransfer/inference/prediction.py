@@ -31,7 +31,8 @@ def open_runs(path: str, *, ensemble: bool, trust: bool) -> list[SavedRun]:
     folders = task_run_folders(path)
     if ensemble and len(folders) == 1:
         raise RunDirectoryError(
-            f"ensemble=true: the run {path} has only one seed; train with several seeds, such as seeds=5"
+            f"ensemble=true: the run {path} has a single model; train with several seeds, such as seeds=5, and without "
+            "final=true"
         )
     return [open_saved(folder, key="run", trust=trust) for folder in (folders if ensemble else folders[:1])]
 

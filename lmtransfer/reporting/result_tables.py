@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lmtransfer.reporting.runs.collect import read_run
-from lmtransfer.reporting.runs.details import RunCost, search_text
+from lmtransfer.reporting.runs.details import RunCost, final_lines, search_text
 from lmtransfer.reporting.runs.entries import Entry, distinct_names, make_entries
 from lmtransfer.reporting.runs.scores import (
     control_part,
@@ -181,6 +181,7 @@ def _baseline(entry: Entry, name: str, transfer: str, scores: Condition) -> Repo
 def _note(entry: Entry) -> str:
     notes = [problem for run in (entry.run, *entry.seeds, *entry.controls) for problem in run.problems]
     notes += _remarks(entry, entry.run.result)
+    notes += final_lines(entry.run.result)[-1:]
     notes += [entry.without_control] if entry.without_control else []
     weights = entry.run.result.get("weights") if entry.is_pretraining else None
     notes += [f"weights: {weights}"] if weights else []
@@ -364,9 +365,10 @@ def _pretrainings(folder: str, entries: Sequence[Entry], failed: Sequence[str]) 
 
 def _transfers(entries: Sequence[Entry], failed: Sequence[str]) -> ReportTable:
     """Build a table with a line per point, best first, or in the sweep's order if the points have different tasks."""
-    is_one_task = len({entry.task_fingerprint or (entry.task, entry.metric) for entry in entries}) == 1
+    scored = [entry for entry in entries if entry.score is not None]
+    is_one_task = len({entry.task_fingerprint or (entry.task, entry.metric) for entry in scored}) == 1
     rows = []
-    for entry in sorted(entries, key=attrgetter("order")) if is_one_task else entries:
+    for entry in sorted(scored, key=attrgetter("order")) if is_one_task else scored:
         assert entry.score is not None
         metric = entry.metric or ""
         deviation = "" if entry.score.deviation is None else format_metric(entry.score.deviation, metric)
@@ -374,7 +376,9 @@ def _transfers(entries: Sequence[Entry], failed: Sequence[str]) -> ReportTable:
         if entry.difference is not None and entry.control is not None:
             cells += [format_metric(entry.control.mean, metric), short_text(entry.difference, metric)]
         rows.append([entry.run.name, *([] if is_one_task else [metric]), *cells])
-    rows += [[label, *([] if is_one_task else [""]), "failed"] for label in failed]
-    mean = (entries[0].metric or "") if is_one_task else "mean"
+    others = [(entry.run.name, "not measured") for entry in entries if entry.score is None]
+    others += [(label, "failed") for label in failed]
+    rows += [[name, *([] if is_one_task else [""]), state] for name, state in others]
+    mean = (scored[0].metric or "") if is_one_task else "mean"
     headings = ["run", *([] if is_one_task else ["metric"]), mean, "deviation", "seeds", "control", "difference"]
     return plain_table("Points", headings, rows)

@@ -18,6 +18,8 @@ from lmtransfer.system.safe_files import read_json
 
 #: The format of ``result.json``; any other is rejected.
 FORMAT = 1
+#: The entry on the final model, and the folder with its run directory.
+FINAL = "final"
 #: A pretraining run with fewer steps than this has hardly begun.
 _FEW_STEPS = 10
 
@@ -70,6 +72,14 @@ class _Curve(TypedDict):
     losses: list[float]
 
 
+class _Final(TypedDict):
+    num_train: Whole
+    chosen_by: NotRequired[str]
+    learning_rate: NotRequired[float | None]
+    steps: NotRequired[Whole]
+    C: NotRequired[float]
+
+
 class _SeedScores(TypedDict, total=False):
     metrics: dict[str, float | None] | None
     seed: int | None
@@ -114,6 +124,7 @@ class _AnyResult(_Scores, total=False):
     num_scored: Whole | None
     num_truncated: dict[str, Whole] | None
     learning_rates: list[float] | None
+    final: _Final
     learning_rate_tries: list[_Try]
     chance: float | None
     interval: _Bounds
@@ -168,6 +179,7 @@ class _AllSeeds(_OverSeeds):
     seconds: NonNegative
     majority: NotRequired[dict[str, float] | None]
     num_truncated: NotRequired[dict[str, Whole]]
+    final: NotRequired[_Final]
     control: NotRequired[_OverSeeds | None]
     baselines: NotRequired[dict[str, _OverSeeds] | None]
     better_baseline: NotRequired[str]

@@ -12,6 +12,7 @@
         trackers/          the record id of each other tracker, and the files that it keeps in the run
         predictions/       the predicted answer for each example (see ``runs.predictions``), for a run on a task
         folds/             a run directory for each fold of a cross-validation
+        final/             the run directory of the final model, which is then the model of this run
         result.json        the result, once the run is finished
 """
 
@@ -37,7 +38,7 @@ from lmtransfer.config.revisions import count_text
 from lmtransfer.config.types import LargeCount, Whole
 from lmtransfer.errors import RunDirectoryError
 from lmtransfer.runs.create_or_resume import check_run_folder, create_run_folder
-from lmtransfer.runs.result import RunResult
+from lmtransfer.runs.result import FINAL, RunResult
 from lmtransfer.system import door
 from lmtransfer.system.durable import remove, write_bytes, write_text
 from lmtransfer.system.safe_files import check_folder, read_json, read_tensors, read_yaml
@@ -97,6 +98,7 @@ class _Config(TypedDict, total=False):
     seed: Whole
     seeds: LargeCount
     control: bool
+    final: bool
     keep_weights: bool
 
 
@@ -149,6 +151,12 @@ class RunDirectory:
         return Checkpoints(self.path / "checkpoints")
 
     @property
+    def model(self) -> RunDirectory:
+        """The directory with the model of the run: that of the final model if there is one, else this one."""
+        final = RunDirectory(self.path / FINAL)
+        return final if final.checkpoints.exists() else self
+
+    @property
     def is_finished(self) -> bool:
         """Whether the run has a result."""
         return self.result_path.is_file()
@@ -196,7 +204,8 @@ class RunDirectory:
         if self.folds.is_dir():
             raise RunDirectoryError(
                 f"the run {self.path} was cross-validated, so it has one model per fold, but none for all examples: "
-                f"choose a fold, such as {self.folds / 'fold-0'}, or train a model without task.folds"
+                "repeat its command with final=true resume=true to train one, or choose a fold, such as "
+                f"{self.folds / 'fold-0'}"
             )
 
     def write_token_shares(self, shares_V: np.ndarray) -> None:

@@ -159,7 +159,8 @@ class SavedRun:
 def read_saved(
     directory: RunDirectory, *, reference: str | Path, key: str, trust: bool = False, revision: int | None = None
 ) -> SavedRun:
-    """Read a run directory; error messages refer to it by ``key`` and ``reference``."""
+    """Read the model of a run directory; error messages refer to it by ``key`` and ``reference``."""
+    directory = directory.model
     config = directory.read_config()
     if not isinstance(config.get("model"), Mapping) or not directory.tokenizer.is_dir():
         raise RunDirectoryError(
@@ -171,9 +172,10 @@ def read_saved(
 
 
 def folders_with_checkpoints(path: Path) -> list[Path]:
-    """Return the folder of a run, or the folders of its seeds in order; empty if nothing has been saved."""
-    if (path / "checkpoints").is_dir():
-        return [path]
+    """Return the folder of a run's model, or the folders of its seeds in order; empty if nothing has been saved."""
+    model = RunDirectory(path).model
+    if model.checkpoints.exists():
+        return [model.path]
     return [folder for folder in seed_folders(path) if (folder / "checkpoints").is_dir()]
 
 

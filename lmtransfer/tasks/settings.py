@@ -156,11 +156,13 @@ class LocatedFiles:
         if self.hub is not None:
             return DataError(f"split={split}: task {self._task} has the splits {', '.join(self.splits)}")
         if split not in self._files:
-            folds = ", or set task.folds=5 to score each fifth of the training file with a run trained on the rest"
-            folds *= self._has_folds and split == "dev" and "train" in self._files
+            instead = ""
+            if split == "dev" and "train" in self._files:
+                folds = ", or set task.folds=5 to score each fifth of the training file with a run trained on the rest"
+                instead = folds * self._has_folds + ", or final=true to train a model without a score"
             return DataError(
                 f"split={split}: task {self._task} has files for {', '.join(self._files) or 'no split'}; set "
-                f"task.{split}=<file> or task.files.{split}=<file>{folds}"
+                f"task.{split}=<file> or task.files.{split}=<file>{instead}"
             )
         file = self._files[split][0]
         if (irregular := explain_irregular(self._paths(file))) is not None:

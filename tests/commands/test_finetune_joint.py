@@ -64,6 +64,19 @@ def _same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
 
 
 @pytest.mark.slow
+def test_the_final_model_is_the_joint_run_on_one_file_with_all_labels(world: Path) -> None:
+    assert lmtransfer(*JOINT, "final=true", "name=own") == 0
+    steps = result("runs/finetune/own")["chosen_step"]
+    rows = [Path(f"data/{split}.tsv").read_text().splitlines() for split in ("train", "dev")]
+    Path("data/all.tsv").write_text("\n".join([*rows[0], *rows[1][1:]]) + "\n")
+    words = [word for word in JOINT if not word.startswith("train.epochs")]
+    words += ["task.train=data/all.tsv", f"train.steps={steps}", "checkpoint=last", "name=hand"]
+    assert lmtransfer(*words) == 0
+    assert _same(_model("own/final", "last"), _model("hand", "last"))
+    assert result("runs/finetune/own/final")["losses"] == result("runs/finetune/hand")["losses"]
+
+
+@pytest.mark.slow
 def test_both_losses_are_in_log_and_result(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert lmtransfer(*JOINT, "transfer.text_weight=0.5", "train.log_every=1", "control=true", "name=j") == 0
     said = " ".join(capsys.readouterr().out.split())

@@ -94,7 +94,8 @@ FURTHER = {
     "seeds": "seeds=2",
 }
 #: Keys of ``SMALL`` that a command with one of these keys does not take.
-UNFIT = {"init": ("model.", "tokenizer."), "task": ("corpus.", "tokenizer."), "task.folds": ("task.num_train",)}
+UNFIT = {"init": ("model.", "tokenizer."), "task": ("corpus.", "tokenizer.")}
+UNFIT |= dict.fromkeys(("task.folds", "final"), ("task.num_train",))
 
 
 def small(words: list[str]) -> list[str]:

@@ -129,6 +129,7 @@ def _of_transfer(world: World) -> Sequence[Scenario]:
         Scenario("probe", ("probe", *quick, base, "seeds=2", "control=true", "name=x"), RESUME, needs),
         Scenario("finetune, seeds and control", (*finetune, base, "seeds=2", "control=true", *rates), RESUME, needs),
         Scenario("finetune, the last", (*finetune, base, "checkpoint=last", "train.save_every=9"), RESUME, needs),
+        Scenario("finetune, a final model", (*finetune, base, "final=true", "train.save_every=4"), RESUME, needs),
         Scenario("finetune a published one", (*finetune, published), RESUME, ("published", "labels"), own_cache=True),
         Scenario("study", ("study", "-cd", str(world.folder / "conf"), "study=own"), needs=("conf", "cache", "labels")),
     )

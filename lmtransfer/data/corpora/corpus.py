@@ -203,7 +203,8 @@ class FileCorpus(BaseCorpus):
         boundary: what separates documents: blank_line, file, line, heading, doc (WikiExtractor's <doc ...>) or block
             (10,000 characters, extended to the end of a line); auto: doc if a file begins with <doc id=...>, else
             blank_line for a single file, else file.
-        text_field: column of a table, or field of JSON, that contains the text; null: text or sentence.
+        text_field: column of a table, or field of JSON, that contains the text, or a list such as ``[text,body]``, of
+            which the first that a row has is read; null: text or sentence.
         delimiter: character between the columns of a table, such as ";" or tab; null: inferred from the first line,
             which names the columns.
         line_break: the mark that stands for a line break in tables, such as <br />.

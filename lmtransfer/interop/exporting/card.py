@@ -24,6 +24,7 @@ from lmtransfer.interop.exporting.comparison import auto_class, pipeline_of
 from lmtransfer.interop.exporting.run import OpenRun
 from lmtransfer.objectives.base import Objective
 from lmtransfer.reporting.runs.collect import Run, collect, read_run
+from lmtransfer.reporting.runs.details import final_lines
 from lmtransfer.reporting.runs.entries import Entry, make_entries
 from lmtransfer.reporting.runs.lineage import lineage, run_at_revision
 from lmtransfer.reporting.runs.scores import number
@@ -241,6 +242,7 @@ def _limits(run: OpenRun, lineage: Sequence[Run]) -> list[str]:
         f"The model was trained on the labeled data of {node_label(run.saved.config['task'])}; on other kinds of text "
         "its predictions may be worse.",
         "Only the scores in this card were measured; bias was not measured.",
+        *(f"{line[0].upper()}{line[1:]}." for line in final_lines(lineage[0].result)),
     ]
 
 
@@ -338,14 +340,15 @@ def _with_title(name: str, node: Any) -> str:
 def _task_facts(run: OpenRun, origin: Run) -> dict[str, str]:
     config = run.saved.config
     task, transfer = config["task"], config["transfer"]
-    num_train = number(origin.result.get("num_train"))
+    own = read_run(run.saved.path).result  # of the exported seed or final model
+    num_train = number(own.get("num_train", origin.result.get("num_train")))
     seed = number(config.get("seed"))
     facts = {
         "task": node_label(task) + (f", {num_train:,.0f} labeled examples" if num_train else ""),
         "labels": ", ".join(run.labels) if len(run.labels) <= 50 else f"{len(run.labels)}",
         "transfer": _METHODS.get(str(transfer.get("freeze")), str(transfer.get("freeze"))),
         "seed": "" if seed is None else f"{seed:.0f}",
-        "task budget": _budget(read_run(run.saved.path).result),  # of the exported seed
+        "task budget": _budget(own),
         "task hardware": _hardware(origin.versions),
     }
     return {key: text for key, text in facts.items() if text}

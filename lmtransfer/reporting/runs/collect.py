@@ -28,7 +28,7 @@ RUN_FILES = ("config.yaml", "metrics.jsonl", "result.json")
 COMMANDS = ("import", "pretrain", "probe", "finetune", "evaluate")
 #: Folders inside a run that contain no runs and are skipped for speed.
 _NO_RUNS = frozenset({"checkpoints", "tokenizer", "published", "report", "figures", "tensorboard", "features",
-                      "predictions", "trackers", "folds"})  # fmt: skip
+                      "predictions", "trackers", "folds", "final"})  # fmt: skip
 #: Maximum depth at which runs are searched for, which allows for command / sweep / point / seed / control.
 MAX_DEPTH = 8
 

@@ -116,6 +116,25 @@ def languages_text(result: Mapping[str, Any]) -> str:
     return f"{metric} by language: {', '.join(scores)}" if scores else ""
 
 
+def final_lines(result: Mapping[str, Any]) -> list[str]:
+    """Say how the final model was trained and, last, which scores are its own; empty if there is no final model."""
+    final: Mapping[str, Any] | None = result.get("final")
+    if not final:
+        return []
+    model = f"final model, trained on all {final['num_train']:,} labeled examples"
+    if result.get("command") == "evaluate":
+        return [f"the scores are of the {model}"]
+    steps, rate, strength = final.get("steps"), final.get("learning_rate"), final.get("C")
+    how = "" if rate is None else f", {steps:,} steps at learning rate {rate:g}"
+    how += "" if strength is None else f", C {strength:g}"
+    lines = [f"final model: all {final['num_train']:,} labeled examples{how}; {final.get('chosen_by', '')}"]
+    if result.get("main_metric") is None:
+        return [*lines, f"the {model}, was not measured: there are neither folds nor a dev file"]
+    num_train = result.get("num_train")
+    fewer = "fewer" if num_train is None else f"{num_train:,}"
+    return [*lines, f"the scores are of models trained on {fewer} examples; the {model}, was not scored"]
+
+
 def edge_of_grid(rate: float | None, grid: Sequence[float] | None) -> Edge | None:
     """Return the edge of the grid at which the chosen rate lies; None if it is inside, or with fewer than 3 rates."""
     rates = set(grid or ())

@@ -12,6 +12,7 @@ from lmtransfer.config.settings import is_without_effect
 from lmtransfer.reporting.runs.collect import RUN_FILES, Run, read_run
 from lmtransfer.reporting.runs.scores import number
 from lmtransfer.runs.labels import flatten, node_label
+from lmtransfer.runs.result import FINAL
 from lmtransfer.runs.trust import is_own
 
 #: The commands that produce pretrained encoders.
@@ -50,6 +51,8 @@ def _run_at(path: str, run: Run, runs: Sequence[Run]) -> Run | None:
     matches = [other for other in runs if other.key != run.key and "/" in other.key and whole.endswith(f"/{other.key}")]
     if matches:
         return max(matches, key=lambda other: other.key.count("/"))
+    if target.name == FINAL:
+        return _run_at(str(target.parent), run, runs)  # the run that trained this final model
     if target.is_absolute() and is_own(run.path) and any((Path(path) / file).is_file() for file in RUN_FILES):
         return read_run(Path(path), key="/".join(target.parts[-2:]))
     return None

@@ -40,9 +40,10 @@ class TaskData:
     Attributes:
         parts: examples of each seed (and fold), some of them held out to choose a checkpoint or a learning rate.
         whole: examples of each seed (and fold), all for training, for runs that choose nothing.
-        evaluation: the scored split; with folds, the whole training split.
+        evaluation: the scored split; with folds, or if nothing is scored, the whole training split.
         notes: messages about scored examples whose texts are also in the training split.
         choosing: the dev split, if checkpoint and rate are chosen by it; None if they are chosen by a held-out part.
+        split: the name of the scored split; "" if nothing is scored.
     """
 
     train: EncodedExamples
@@ -52,6 +53,11 @@ class TaskData:
     choosing: EncodedExamples | None
     split: str
     notes: tuple[str, ...] = ()
+
+    @property
+    def is_scored(self) -> bool:
+        """Whether runs are scored."""
+        return bool(self.split)
 
     def join_outputs(self, outputs: Mapping[Draw, np.ndarray]) -> np.ndarray:
         """Join the outputs (rows, K) for the examples that each draw scores, in the order of ``evaluation``."""
@@ -70,7 +76,11 @@ class TaskData:
 
 
 def read_task_data(task: Task, tokenizer: Tokenizer, encoder: Encoder, *, seeds: Sequence[int], split: str) -> TaskData:
-    """Read the training split and, unless there are folds, the scored split; encode the examples in use."""
+    """Read the training split and, unless there are folds, the scored split; encode the examples in use.
+
+    Args:
+        split: the split to score; "" if nothing is scored.
+    """
     if split == "train":
         raise ConfigError(
             "split=train: the same examples cannot be used for training and scoring; choose another split"
@@ -78,16 +88,20 @@ def read_task_data(task: Task, tokenizer: Tokenizer, encoder: Encoder, *, seeds:
     task.check_windows(_longest(task, encoder))  # before any data is read
     if task.folds is not None:
         return _read_folds(task, task.folds, tokenizer, encoder, seeds=seeds)
-    scored = encode_split(task, task.examples(split), tokenizer, encoder, split=split)
+    scored = encode_split(task, task.examples(split), tokenizer, encoder, split=split) if split else None
     choosing = None
     if task.dev_from_train is None and split == "dev":
         choosing = scored
-    elif task.dev_from_train is None:
+    elif task.dev_from_train is None and split:
         choosing = encode_split(task, task.examples("dev"), tokenizer, encoder, split="dev")
     examples = task.examples("train")
     _check_gold(examples, "train")
-    held_out = {split: scored} if choosing is None else {split: scored, "dev": choosing}
-    notes = (repeated_texts(examples, encoded.examples, split=name) for name, encoded in held_out.items())
+    held_out = {split: scored, "dev": choosing}
+    notes = (
+        repeated_texts(examples, encoded.examples, split=name)
+        for name, encoded in held_out.items()
+        if encoded is not None
+    )
     class_indices = np.array([example.class_index for example in examples])
     groups = [example.group for example in examples]
     parts: dict[Draw, RunExamples] = {}
@@ -108,11 +122,24 @@ def read_task_data(task: Task, tokenizer: Tokenizer, encoder: Encoder, *, seeds:
         train=train,
         parts={draw: placed(part) for draw, part in parts.items()},
         whole={draw: placed(part) for draw, part in whole.items()},
-        evaluation=scored,
+        evaluation=train if scored is None else scored,
         choosing=choosing,
         split=split,
         notes=tuple(filter(None, notes)),
     )
+
+
+def all_labeled(task: Task, data: TaskData, tokenizer: Tokenizer, encoder: Encoder, *, seed: int) -> TaskData:
+    """Return all labeled examples for training, and none to score: the training split, followed by the dev split."""
+    train = data.train
+    if task.folds is None and "dev" in task.splits:
+        known = data.evaluation if data.split == "dev" else data.choosing
+        dev = task.examples("dev") if known is None else known.examples
+        _check_gold(dev, "dev")
+        train = encode_examples(task, [*train.examples, *dev], tokenizer, encoder)
+    every = np.arange(len(train.examples))
+    whole: dict[Draw, RunExamples] = {(seed, None): RunExamples(every, every[:0])}
+    return TaskData(train=train, parts={}, whole=whole, evaluation=train, choosing=None, split="")
 
 
 def repeated_texts(train: Sequence[Example], examples: Sequence[Example], *, split: str) -> str | None:

@@ -2,8 +2,9 @@
 
 Parts are trained one after the other in this process, or several at a time in separate processes (``launch.jobs``).
 Each part writes its own folder, from which the result is read if the part has finished. With several learning rates,
-each condition first chooses its own rate, by training runs of which only the scores are saved. Finally all results are
-combined into one, with those of the word-counting baselines.
+each condition first chooses its own rate, by training runs of which only the scores are saved. With ``final=true``, one
+more model is trained on all labeled examples, with what the scored runs have chosen. Finally all results are combined
+into one, with those of the word-counting baselines.
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import fmean
-from typing import Literal
+from statistics import fmean, median
+from typing import Any, Literal
 
 import numpy as np
 from typing_extensions import TypedDict
@@ -26,7 +27,7 @@ from lmtransfer.launch.jobs import Job, Place, inherit_overrides, run_jobs
 from lmtransfer.reporting.runs.scores import examples_of, read_answers, select_predictions
 from lmtransfer.runs.create_or_resume import create_run_folder
 from lmtransfer.runs.predictions import BASELINES, file_name, write_predictions
-from lmtransfer.runs.result import JointResult, SeedResult
+from lmtransfer.runs.result import FINAL, JointResult, RunResult, SeedResult
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.system.console import Console
 from lmtransfer.system.durable import write_text
@@ -36,7 +37,16 @@ from lmtransfer.tasks.metrics.scored_examples import Predictions
 from lmtransfer.training import process_group
 from lmtransfer.training.progress import ProgressLine
 from lmtransfer.transfer.experiment.part_run import PartRun
-from lmtransfer.transfer.experiment.results import BaselineResult, choice_data, choice_rule, joint_result, majority_of
+from lmtransfer.transfer.experiment.results import (
+    BaselineResult,
+    choice_data,
+    choice_rule,
+    chosen_steps,
+    final_entry,
+    final_rule,
+    joint_result,
+    majority_of,
+)
 from lmtransfer.transfer.experiment.settings import CONDITION_NAMES, Condition, Part, Setting
 from lmtransfer.transfer.experiment.training_run import train_once
 from lmtransfer.transfer.scoring import Evaluation, Outputs, score_outputs
@@ -105,15 +115,18 @@ class Experiment:
         """Whether each condition chooses among several learning rates."""
         return not self.setting.solves and len(self.rates) > 1
 
-    @property
-    def is_finished(self) -> bool:
-        """Whether the run directory has the result of all these runs; an earlier result may cover fewer seeds."""
+    def finished_result(self) -> RunResult | None:
+        """Return the result of all these runs, if the run directory has it; an earlier result may cover fewer seeds."""
         if not self.directory.is_finished:
-            return False
+            return None
+        if not self.setting.data.is_scored:
+            return self.directory.read_result()
         result = self.directory.read_result(JointResult)
         has_control = bool(result.control) or not self.settings.control
         has_baselines = not self.settings.baseline or "baselines" in result.more
-        return has_control and has_baselines and result.n >= len(self.seeds) * len(self.starts)
+        has_final = not self.settings.final or "final" in result.more
+        has_seeds = result.n >= len(self.seeds) * len(self.starts)
+        return result if has_control and has_baselines and has_final and has_seeds else None
 
     def parts(self, condition: Condition, learning_rate: float | None) -> list[Part]:
         """Return the runs of a condition; the control has random weights and therefore no pretraining seeds."""
@@ -133,8 +146,11 @@ class Experiment:
         """Train the parts in separate processes, several at a time; ``result`` reads their results."""
         tries = [part for condition in self.conditions for part in self._tries(condition)]
         self._run_jobs([self._job(try_name(part), part, ".json") for part in tries], place)
-        parts = [part for condition in self.conditions for part in self.parts(condition, None) if part.folder]
-        self._run_jobs([self._job(part.folder, part, "/result.json") for part in parts], place)
+        parts = [part for condition in self.conditions for part in self.parts(condition, None)]
+        jobs = [self._job(part.folder, part, "/result.json") for part in parts if part.folder]
+        self._run_jobs(jobs, place)
+        if self.settings.final and len(jobs) == len(parts) and all(job.is_finished for job in jobs):
+            self._run_jobs([self._job(FINAL, self._final_part(None, None), "/result.json")], place)
 
     def train(self, name: str) -> None:
         """Train the part with this name (the folder of a run, or a try) in a process of ``run_in_processes``."""
@@ -145,20 +161,33 @@ class Experiment:
                     return
             for part in self.parts(condition, None):
                 if part.folder == name:
-                    if problem := create_run_folder(self.directory.path / name, resume=True):
-                        raise RunDirectoryError(problem)
+                    self._lock(name)
                     (part,) = (p for p in self.parts(condition, self._learning_rate(condition)) if p.folder == name)
-                    self._run(part)
+                    self._run(part).result()
                     return
+        if name == FINAL:
+            self._lock(name)
+            rate = self._learning_rate("pretrained")
+            self._train_final(rate, [self._run(part).result() for part in self.parts("pretrained", rate)])
+            return
         raise RunDirectoryError(f"part={name}: {self.directory.path} has no part with this name")
 
-    def result(self) -> JointResult:
-        """Train the unfinished parts, and combine all results."""
+    def _lock(self, name: str) -> None:
+        """Take the lock of a part's folder."""
+        if problem := create_run_folder(self.directory.path / name, resume=True):
+            raise RunDirectoryError(problem)
+
+    def result(self) -> RunResult:
+        """Train the unfinished parts, then the final model, and combine all results."""
         rates = {condition: self._learning_rate(condition) for condition in self.conditions}
+        if not self.setting.data.is_scored:
+            final = self._train_final(rates["pretrained"], [])
+            return RunResult(command=self.command, task=self.setting.task.name, more=final)
         trained = {
-            condition: [self._run(part) for part in self.parts(condition, rates[condition])]
+            condition: [self._run(part).result() for part in self.parts(condition, rates[condition])]
             for condition in self.conditions
         }
+        final = self._train_final(rates["pretrained"], trained["pretrained"]) if self.settings.final else {}
         paths = [self._try_path(part) for condition in self.conditions for part in self._tries(condition)]
         tries = [read_json(path, RateTry, error=RunDirectoryError) for path in paths if path.exists()]
         controls = trained.get("control", [])
@@ -177,10 +206,29 @@ class Experiment:
             examples=(self._examples(trained["pretrained"]), self._examples(controls, is_control=True)),
             baselines=baselines,
             **({"learning_rate_tries": tries} if tries else {}),
+            **final,
         )
 
-    def _run(self, part: Part) -> SeedResult:
-        run = PartRun(
+    def _final_part(self, learning_rate: float | None, steps: int | None) -> Part:
+        """Return the final model's run; ``steps`` replaces the budget unless it is None."""
+        setting, seed = self.setting, self.settings.seed
+        assert setting.labeled is not None
+        train = setting.train
+        if steps is not None:
+            others = dict.fromkeys(("tokens", "epochs", "seconds", "min_steps", "patience"))
+            train = train.model_copy(update={"steps": steps, **others})
+        final = replace(setting, data=setting.labeled, train=train, checkpoint="last", features={})
+        return Part(final, "pretrained", seed, learning_rate, folder=FINAL, title=f"final model, seed {seed}")
+
+    def _train_final(self, learning_rate: float | None, results: Sequence[SeedResult]) -> dict[str, Any]:
+        """Train the final model as the scored models were trained, and return the entry ``final``."""
+        steps = [] if self.setting.solves else chosen_steps(results)
+        part = self._final_part(learning_rate, math.ceil(median(steps)) if steps else None)
+        rule = final_rule(self.setting, steps, searches_rate=self.searches_rate)
+        return {"final": {**final_entry(self._run(part).final_result()), "chosen_by": rule}}
+
+    def _run(self, part: Part) -> PartRun:
+        return PartRun(
             part=part,
             directory=RunDirectory(self.directory.path / part.folder),
             command=self.command,
@@ -190,7 +238,6 @@ class Experiment:
             is_only=self.has_one_run,
             keep_weights=self.keeps_weights,
         )
-        return run.result()
 
     def _job(self, name: str, part: Part, suffix: str) -> Job:
         """Return the job for a part: the same command, restricted to this part."""

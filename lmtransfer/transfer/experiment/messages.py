@@ -13,6 +13,7 @@ from rich.table import Table
 from lmtransfer.reporting.runs.details import (
     calibration_text,
     edge_text,
+    final_lines,
     languages_text,
     layer_weights_text,
     search_text,
@@ -20,7 +21,7 @@ from lmtransfer.reporting.runs.details import (
 from lmtransfer.reporting.runs.scores import is_worse, other_metrics
 from lmtransfer.reporting.table import metric_heading
 from lmtransfer.reporting.verdict_text import verdict_lines
-from lmtransfer.runs.result import JointResult
+from lmtransfer.runs.result import RunResult
 from lmtransfer.system.console import Console
 from lmtransfer.system.printable import count, duration, format_metric, in_percent, printable, short_path
 from lmtransfer.verdicts.difference import Difference
@@ -36,6 +37,17 @@ def print_result(
     console: Console, result: Result, *, name: str, next_commands: list[str], metrics: Sequence[str] = ()
 ) -> None:
     """Print the content of a ``result.json``; ``metrics`` names the task's metrics, the main one first."""
+    is_measured = result["main_metric"] is not None  # a final model alone is not
+    if is_measured:
+        console.print(_score_table(result, name=name, metrics=metrics))
+    for line in [*(remarks(result) if is_measured else []), *final_lines(result)]:
+        console.print(line, soft_wrap=True)
+    console.print(f"next: {next_commands[0]}", soft_wrap=True)
+    for command in next_commands[1:]:
+        console.print(f"      {command}", soft_wrap=True)
+
+
+def _score_table(result: Result, *, name: str, metrics: Sequence[str]) -> Table:
     metric = str(result["main_metric"])
     unit = " (%)" if in_percent(metric) else ""
     title = f"{result['task']}, {result['split']}: {metric}{unit} of {result['num_scored']:,} examples"
@@ -61,19 +73,20 @@ def print_result(
     if result.get("control"):
         table.add_row("control, not pretrained", *_cells(result["control"], metric, metrics))
     table.add_row(name, *_cells(result, metric, metrics), style="bold")
-    console.print(table)
-    for line in remarks(result):
-        console.print(line, soft_wrap=True)
-    console.print(f"next: {next_commands[0]}", soft_wrap=True)
-    for command in next_commands[1:]:
-        console.print(f"      {command}", soft_wrap=True)
+    return table
 
 
-def next_commands(run: Path, result: JointResult, others: Sequence[str], *, root: Path, init: bool) -> list[str]:
+def next_commands(run: Path, result: RunResult, others: Sequence[str], *, root: Path, init: bool) -> list[str]:
     """Return the commands to suggest after training; ``others`` are the splits that were not scored."""
     path = short_path(run)
     commands = []
-    if init and not result.control:
+    if result.more.get("final"):
+        commands.append(f'lmtransfer predict run={path} text="..."')
+        if not result.metrics:
+            commands.append("the same command with task.folds=5 and another name, to measure such models")
+    elif result.more.get("folds"):
+        commands.append("the same command with final=true resume=true, for a model trained on all examples")
+    if init and result.metrics and not result.control:
         commands.append("the same command with control=true resume=true, for the score without pretraining")
     if others:
         commands.append(f"lmtransfer evaluate run={path} split={'test' if 'test' in others else others[0]}")

@@ -18,7 +18,7 @@ from lmtransfer.config.component import Node, build
 from lmtransfer.config.settings import TransferSettings
 from lmtransfer.errors import DataError
 from lmtransfer.runs.predictions import file_name, write_predictions
-from lmtransfer.runs.result import SeedResult
+from lmtransfer.runs.result import RunResult, SeedResult
 from lmtransfer.runs.run_directory import RunDirectory, versions
 from lmtransfer.runs.saved_run import SavedRun, new_encoder
 from lmtransfer.runs.tracking import open_trackers
@@ -32,7 +32,7 @@ from lmtransfer.training.hardware import Hardware
 from lmtransfer.training.progress import ProgressLine
 from lmtransfer.training.trackers.base import Tracker
 from lmtransfer.training.weights import read_weights
-from lmtransfer.transfer.experiment.results import majority_entry, run_result
+from lmtransfer.transfer.experiment.results import final_result, majority_entry, run_result
 from lmtransfer.transfer.experiment.settings import Part, Setting
 from lmtransfer.transfer.experiment.training_run import train_once
 from lmtransfer.transfer.learner import TaskLearner
@@ -59,7 +59,7 @@ class PartRun:
         """Train the run, or read its result if it has finished."""
         part, directory = self.part, self.directory
         if self.part.folder:
-            self._drop_other_rate()
+            self._drop_other_choice()
             if directory.is_finished:
                 self._finish()
                 return directory.read_result(SeedResult)
@@ -81,13 +81,33 @@ class PartRun:
         self.say(f"{self.part.title}{choice}: {score} after {result.seconds:.0f} s{note}")
         return result
 
-    def _drop_other_rate(self) -> None:
-        """Delete a run with another learning rate: with more seeds, the search may have chosen a new rate for all."""
+    def final_result(self) -> RunResult:
+        """Train the final model, or read its result if it has finished."""
+        part, directory = self.part, self.directory
+        self._drop_other_choice()
+        if directory.is_finished:
+            return directory.read_result()
+        self._begin(directory)
+        with open_trackers(self.settings.tracker, directory) as trackers:
+            outcome = train_once(part, run=directory, trackers=trackers.all, progress=ProgressLine())
+            result = final_result(part, outcome, command=self.command)
+            directory.write_result(result)
+            trackers.finish(result)
+        self.say(
+            f"{part.title}: {outcome.num_train:,} labeled examples after {outcome.state.seconds:.0f} s, not scored"
+        )
+        return result
+
+    def _drop_other_choice(self) -> None:
+        """Delete a run with another learning rate or length: with more seeds, the search may have chosen new ones."""
         if not self.directory.config_path.is_file():
             return
-        rate = (self.directory.read_config().get("optimizer") or {}).get("learning_rate", self.part.learning_rate)
+        part, config = self.part, self.directory.read_config()
+        choice = (part.learning_rate, part.setting.train.steps)
+        rate = (config.get("optimizer") or {}).get("learning_rate", part.learning_rate)
+        steps = (config.get("train") or {}).get("steps", part.setting.train.steps)
         process_group.barrier()  # until all ranks have read it
-        if rate != self.part.learning_rate and process_group.is_main():
+        if (rate, steps) != choice and process_group.is_main():
             shutil.rmtree(self.directory.path)
         process_group.barrier()
 
@@ -106,7 +126,10 @@ class PartRun:
             "seed": part.seed,
             "seeds": 1,
             "control": False,
+            "final": part.is_final,
             "learning_rates": None,
+            "checkpoint": part.setting.checkpoint,
+            "train": part.setting.train,
         }
         if rate is not None:
             own["optimizer"] = settings.optimizer.replace(learning_rate=rate)

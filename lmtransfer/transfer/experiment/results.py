@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
 
 from lmtransfer.reporting.runs.details import edge_of_grid, joint_calibration, joint_layer_weights
-from lmtransfer.runs.result import JointResult, SeedResult, largest_values
+from lmtransfer.runs.result import JointResult, RunResult, SeedResult, largest_values
 from lmtransfer.tasks.answers import LabelAnswer
 from lmtransfer.tasks.base import Example
 from lmtransfer.tasks.metrics.scored_examples import mean_by_class
@@ -62,26 +62,66 @@ def run_result(
         more={
             "labels": list(task.labels),
             **majority_entry(setting, part.draw),
-            "num_train": outcome.num_train,
             "num_held_out": outcome.num_held_out,
             "num_scored": len(data.evaluation.examples if scored is None else scored),
-            "num_trained_parameters": outcome.num_trained,
-            "peak_memory": outcome.peak_memory,
             "num_truncated": {"train": data.train.num_truncated}
             | ({data.split: data.evaluation.num_truncated} if scored is None else {}),
             "chosen_by": rule,
             "chosen_score": outcome.choosing_score,
             "chosen_step": state.best_step if setting.checkpoint == "best" else state.step,
-            "steps": state.step,
-            "epochs": state.epoch,
             **({"learning_rates": list(learning_rates)} if learning_rates else {}),
-            **({"losses": dict(outcome.losses)} if outcome.losses else {}),
-            **({} if outcome.optimum is None else {"C": outcome.optimum.strength, "C_tries": outcome.optimum.tries}),
             "deterministic": part.is_deterministic,
+            **_training_entries(outcome),
             **evaluation.entries,
-            **layer_weights(outcome.learner),
         },
     )
+
+
+def final_result(part: Part, outcome: Outcome, *, command: str) -> RunResult:
+    """Return the result of training the final model, which is not scored."""
+    setting, state = part.setting, outcome.state
+    return RunResult(
+        command=command,
+        task=setting.task.name,
+        seconds=state.seconds,
+        tokens=state.tokens,
+        num_parameters=num_parameters(outcome.learner),
+        more={
+            "seed": part.seed,
+            "pretraining_seed": part.pretraining_seed,
+            "learning_rate": part.learning_rate,
+            "labels": list(setting.task.labels),
+            **majority_entry(setting, part.draw),
+            "num_truncated": {"train": setting.data.train.num_truncated},
+            **_training_entries(outcome),
+        },
+    )
+
+
+def final_entry(result: RunResult) -> dict[str, Any]:
+    """Return the entry ``final`` of a command's result, from the final model's result."""
+    names = ("seed", "pretraining_seed", "num_train", "learning_rate", "steps", "epochs", "C")
+    return {name: result.more[name] for name in names if name in result.more} | {"seconds": result.seconds}
+
+
+def chosen_steps(results: Sequence[SeedResult]) -> list[int]:
+    """Return the number of steps after which each scored model, of each seed and fold, was saved."""
+    return [model["chosen_step"] for result in results for model in result.more.get("folds") or [result.more]]
+
+
+def _training_entries(outcome: Outcome) -> dict[str, Any]:
+    """Return the entries on the training itself."""
+    optimum = outcome.optimum
+    return {
+        "num_train": outcome.num_train,
+        "num_trained_parameters": outcome.num_trained,
+        "peak_memory": outcome.peak_memory,
+        "steps": outcome.state.step,
+        "epochs": outcome.state.epoch,
+        **({"losses": dict(outcome.losses)} if outcome.losses else {}),
+        **({} if optimum is None else {"C": optimum.strength, "C_tries": optimum.tries}),
+        **layer_weights(outcome.learner),
+    }
 
 
 def layer_weights(learner: TaskLearner) -> dict[str, Any]:
@@ -260,20 +300,33 @@ def choice_data(setting: Setting) -> str:
 
 def choice_rule(setting: Setting, *, searches_rate: bool) -> str:
     """Describe how a run's checkpoint and learning rate are chosen, for ``chosen_by`` in a result."""
-    folds, best = setting.task.folds, setting.checkpoint == "best"
+    folds = setting.task.folds
+    rule = _choices(setting, searches_rate=searches_rate)
+    return rule if folds is None else f"{rule}; each of {folds} folds scored by a run on the others"
+
+
+def final_rule(setting: Setting, steps: Sequence[int], *, searches_rate: bool) -> str:
+    """Describe how the final model's training is chosen; ``steps`` are those of the scored models."""
+    if setting.solves or not steps:
+        return _choices(replace(setting, checkpoint="last"), searches_rate=searches_rate)
+    kind = "best step" if setting.checkpoint == "best" else "number of steps"
+    if len(steps) == 1:
+        return f"the {kind} of the scored model, and its learning rate"
+    return f"the median {kind} of the {len(steps)} scored models, and their learning rate"
+
+
+def _choices(setting: Setting, *, searches_rate: bool) -> str:
+    best = setting.checkpoint == "best"
     if setting.solves:
-        rule = (
+        return (
             f"L2 penalty (C) chosen by {setting.task.main_metric} (ties: loss) in {FOLDS}-fold cross-validation "
             "on the training examples; the head is at its optimum"
         )
-        return rule if folds is None else f"{rule}; each of {folds} folds scored by a run on the others"
     choices = [*(["checkpoint"] if best else []), *(["learning rate"] if searches_rate else [])]
-    if choices:
-        data = choice_data(setting)
-        scored_note = ", which is also the scored split" if data == setting.data.split else ""
-        end = "" if best else "; the weights at the end of training"
-        metric = f"{setting.task.main_metric} (ties: loss)"
-        rule = f"{' and '.join(choices)} chosen by {metric} on {data}{scored_note}{end}"
-    else:
-        rule = "nothing was chosen: the weights at the end of training"
-    return rule if folds is None else f"{rule}; each of {folds} folds scored by a run on the others"
+    if not choices:
+        return "nothing was chosen: the weights at the end of training"
+    data = choice_data(setting)
+    scored_note = ", which is also the scored split" if data == setting.data.split else ""
+    end = "" if best else "; the weights at the end of training"
+    metric = f"{setting.task.main_metric} (ties: loss)"
+    return f"{' and '.join(choices)} chosen by {metric} on {data}{scored_note}{end}"

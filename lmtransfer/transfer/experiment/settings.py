@@ -11,10 +11,12 @@ from torch import Tensor
 
 from lmtransfer.config.component import Node
 from lmtransfer.config.settings import TrainSettings, TransferSettings
+from lmtransfer.errors import ConfigError
 from lmtransfer.interop.importing import attention_of
 from lmtransfer.interop.open_run import open_saved, origin_of
 from lmtransfer.models.base import Encoder
 from lmtransfer.randomness import derive_seed
+from lmtransfer.runs.result import FINAL
 from lmtransfer.runs.saved_run import SavedRun, new_encoder, pretraining_seed, pretraining_seeds, read_encoder
 from lmtransfer.system.console import Console
 from lmtransfer.system.machine import cache_folder
@@ -26,7 +28,7 @@ from lmtransfer.training.optim.optimizers import Optimizer
 from lmtransfer.training.optim.schedules import Schedule
 from lmtransfer.training.weights import load_weights
 from lmtransfer.transfer.convex_fit import MAX_ROWS
-from lmtransfer.transfer.experiment.data import Draw, TaskData, read_task_data, task_notes
+from lmtransfer.transfer.experiment.data import Draw, TaskData, all_labeled, read_task_data, task_notes
 from lmtransfer.transfer.features import FeatureTable
 from lmtransfer.transfer.joint import JointText, read_joint_text
 from lmtransfer.transfer.learner import TaskLearner
@@ -42,6 +44,7 @@ class Setting:
         solves: whether heads are fitted to their optimum (``transfer.convex_fit``) instead of being trained.
         origin: the hub repository and commit of ``init``; None if it is not from the hub.
         features: features of frozen encoders, by condition (and seed, for controls).
+        labeled: all labeled examples, for the final model; None if there is none.
     """
 
     task: Task
@@ -62,6 +65,7 @@ class Setting:
     pretraining_seed: int | None = None
     features: dict[str, dict[str, FeatureTable]] = field(default_factory=dict)
     text: JointText | None = None
+    labeled: TaskData | None = None
 
     def draws(self, seed: int) -> list[Draw]:
         """The draws of a seed: one, or one for each fold."""
@@ -98,6 +102,11 @@ class Part:
     fold: int | None = None
     folder: str = ""
     title: str = ""
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the run trains the final model, which is not scored."""
+        return self.folder == FINAL
 
     @property
     def rate(self) -> float:
@@ -191,8 +200,10 @@ def build_settings(
         )  # so that the run is loaded with these pieces
     settings = settings.model_copy(update={"task": task_node, "transfer": transfer})
     seeds = range(settings.seed, settings.seed + settings.seeds)
+    split = _split_to_score(settings, task)
     with console.status(f"reading {task.name}"):
-        data = read_task_data(task, source.tokenizer, encoder, seeds=seeds, split=settings.split)
+        data = read_task_data(task, source.tokenizer, encoder, seeds=seeds, split=split)
+        labeled = all_labeled(task, data, source.tokenizer, encoder, seed=settings.seed) if settings.final else None
     for line in [*task_notes(task), *data.notes]:
         console.print(f"note: {line}", markup=False, soft_wrap=True)
     setting = Setting(
@@ -209,6 +220,7 @@ def build_settings(
         checkpoint=settings.checkpoint,
         cache_dir=cache_dir,
         text=text,
+        labeled=labeled,
     )
     setting = replace(setting, solves=_solves(settings, setting, console))
     starts_of_seeds = [
@@ -234,6 +246,33 @@ def build_settings(
     return starts_of_seeds, settings.model_copy(update={"is_solved": setting.solves})
 
 
+def _split_to_score(settings: TransferSettings, task: Task) -> str:
+    """Return the split to score; "" if there is none to score, so that only the final model is trained."""
+    is_missing = settings.split == "dev" and "dev" not in task.splits and task.folds is None
+    if not (settings.final and is_missing):
+        return settings.split
+    without = "final=true without a dev file or folds"
+    measure = "set task.dev=<file> or task.folds=5, or"
+    problems = []
+    if settings.seeds > 1:
+        problems.append(f"seeds={settings.seeds} with {without}: no seed is scored; {measure} leave seeds out")
+    if settings.control:
+        problems.append(f"control=true with {without}: no model is scored; {measure} leave control out")
+    if settings.train.patience is not None:
+        problems.append(
+            f"train.patience={settings.train.patience} with {without}: no scores tell when to stop; {measure} leave "
+            "patience out"
+        )
+    if settings.learning_rates is not None and task.dev_from_train is None:
+        problems.append(
+            f"learning_rates with {without}: no examples are left to choose a rate; {measure} set "
+            "task.dev_from_train=0.1 or a single rate with optimizer.learning_rate"
+        )
+    if problems:
+        raise ConfigError(problems)
+    return ""
+
+
 def _solves(settings: TransferSettings, setting: Setting, console: Console) -> bool:
     """Decide whether heads are fitted to their optimum instead of being trained.
 
@@ -241,8 +280,12 @@ def _solves(settings: TransferSettings, setting: Setting, console: Console) -> b
     """
     if setting.method.fit == "trainer" or not Part(setting, "pretrained", settings.seed, None).new_learner().is_convex:
         return False
-    train = setting.data.train
-    rows = max(len(train.target_rows(train.sequences_of(part.train))) for part in setting.data.whole.values())
+    rows = max(
+        len(data.train.target_rows(data.train.sequences_of(part.train)))
+        for data in (setting.data, setting.labeled)
+        if data is not None
+        for part in data.whole.values()
+    )
     if rows > MAX_ROWS:
         console.print(
             f"there are more than {MAX_ROWS:,} training rows ({rows:,}), so the head is trained in batches instead"

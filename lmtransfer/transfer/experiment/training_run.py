@@ -148,8 +148,10 @@ class ExampleSources:
         sequences = selection.sequences_of(np.searchsorted(self.rows, rows))
         return TaskSource(encoded, self._table("train", selection).select(sequences))
 
-    def evaluation_source(self, part: RunExamples) -> TaskSource:
-        """Return the examples to score: a fold of the training split, or the evaluation split."""
+    def evaluation_source(self, part: RunExamples) -> TaskSource | None:
+        """Return the examples to score: a fold of the training split, or the evaluation split; None without any."""
+        if not self.setting.data.is_scored:
+            return None
         if part.scored is not None:
             return self.training_source(part.scored)
         return self.split("evaluation", self.setting.data.evaluation)
@@ -183,7 +185,7 @@ class Outcome:
     """The outcome of one training run.
 
     Attributes:
-        evaluation: evaluation on the scored split; None if the run only tries a learning rate.
+        evaluation: evaluation on the scored split; None if the run only tries a learning rate, or if nothing is scored.
         choosing_score: the main metric at the chosen checkpoint, on the examples by which it was chosen; None if there
             are no such examples.
         num_trained: number of parameters that the optimizer updated; of the token embeddings, only the used rows count
@@ -271,12 +273,11 @@ def train_once(
     if run is not None:
         _load_checkpoint(learner, run, setting.checkpoint)
     metrics = {} if not has_choice else state.best_metrics if setting.checkpoint == "best" else state.metrics
+    scored = None if run is None else examples.evaluation_source(run_examples)
     return Outcome(
         learner=learner,
         state=state,
-        evaluation=None
-        if run is None
-        else _score(setting, learner, examples.evaluation_source(run_examples), keep=True),
+        evaluation=None if scored is None else _score(setting, learner, scored, keep=True),
         choosing_score=metrics.get(setting.task.main_metric),
         choosing_loss=metrics.get("loss"),
         num_held_out=len(choosing.encoded.examples) if has_choice else 0,
@@ -307,7 +308,7 @@ def _solve(
     setting: Setting,
     learner: TaskLearner,
     source: TaskSource,
-    scored: TaskSource,
+    scored: TaskSource | None,
     *,
     run: RunDirectory | None,
     start_time: float,
@@ -326,7 +327,7 @@ def _solve(
     return Outcome(
         learner=learner,
         state=state,
-        evaluation=_score(setting, learner, scored, keep=True),
+        evaluation=None if scored is None else _score(setting, learner, scored, keep=True),
         choosing_score=optimum.score,
         num_held_out=0,
         num_train=len(source.encoded.examples),
