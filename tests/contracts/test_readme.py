@@ -284,18 +284,18 @@ def _readme(world: Path) -> None:
     report = (world / "runs/report/report.html").read_text(encoding="utf-8")
     assert [name for name in ("first-ft", "mine-ft", "difference from") if name not in report] == []
     (code,) = _python("README")
-    names: dict[str, object] = {}
+    names: dict[str, Any] = {}
     exec(code, names)
-    assert np.shape(names["vectors"]) == (2, 16)
+    assert names["vectors"].shape == (2, 16)
 
 
 def _start(world: Path) -> None:
     (code,) = _python("start")
     code = code.replace('"train.seconds=60"', '"train.seconds=60", *small["pretrain"]')
     code = code.replace("finetune(", "finetune(*small['finetune'], ").replace("seeds=5", "seeds=2")
-    names: dict[str, object] = {"small": SMALL}
+    names: dict[str, Any] = {"small": SMALL}
     exec(code, names)
-    assert np.shape(names["vectors"]) == (2, 16)
+    assert names["vectors"].shape == (2, 16)
 
 
 def _python(page: str) -> list[str]:
