@@ -64,14 +64,14 @@ lint: $(READY_TEST) ## ruff and the type checker
 	$(BIN)/ruff format --check --quiet lmtransfer scripts tests
 	$(BIN)/mypy
 
-demo: setup ## corpus, tokenizer, pretraining, probe, finetuning, control: a table and a figure, in four minutes
+demo: setup ## corpus, tokenizer, pretraining, probe, finetuning, control: a table and a figure, in two to seven minutes
 	$(BIN)/python scripts/demo.py
 
-demo-pretrained: setup ## what a published encoder does with 200 labels, against scratch, in some eight minutes
+demo-pretrained: setup ## what a published encoder does with 200 labels, against scratch, in five to ten minutes
 	$(WEIGHTS)
 	$(BIN)/python scripts/demo_pretrained.py
 
-lectures: setup ## five questions of the field as studies, and one report: a demonstration, in an hour on two cores
+lectures: setup ## five questions of the field as studies, and one report: a demonstration, in about an hour on two cores
 	$(BIN)/python scripts/lectures.py
 
 lectures-full: setup ## all questions with three pretraining seeds: days; the same command goes on where it stopped

@@ -1,6 +1,6 @@
 """The demonstration with a published encoder: how well does it do with 200 labels, compared with random weights?
 
-    python scripts/demo_pretrained.py [folder]        about five minutes on two cores
+    python scripts/demo_pretrained.py [folder]        five to ten minutes on two cores
     python scripts/demo_pretrained.py --quick         the same steps in miniature; the numbers mean nothing
 
 Every step is a command that a user could type, and is printed. The labeled docstrings come from the installed

@@ -2,8 +2,8 @@
 
     python scripts/lectures.py [folder] [--full]
 
-By default, five studies with a minute of pretraining each, as a demonstration without verdicts: less than an hour on
-two cores. With --full, all studies with their own settings and three pretraining seeds: days on two cores. Run the same
+By default, five studies with a minute of pretraining each, as a demonstration without verdicts: about an hour on two
+cores. With --full, all studies with their own settings and three pretraining seeds: days on two cores. Run the same
 command again to continue where it stopped; pretraining runs that studies share are performed once.
 """
 

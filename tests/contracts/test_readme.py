@@ -1,13 +1,18 @@
-"""The commands of the README and the guides, run in their order as they are written, on little text, with few steps."""
+"""Every command of the README and the guides runs, in its order, as it is written, on little text, with few steps.
+
+Each page is followed in a folder of its own, where a reader's own texts and labels are. What makes a command small is
+appended to its words. A page may use a run of another page if it links to that page.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
-import random
 import re
 import shlex
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -16,12 +21,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fakes import guide_files
 from support import composed
 
 from lmtransfer.cli import main
 from lmtransfer.config import main_help
 from lmtransfer.launch.run_once import command_settings
-from lmtransfer.launch.short_forms import expand_task_groups
 
 ROOT = Path(__file__).resolve().parents[2]
 #: The README and the guides, in reading order.
@@ -30,13 +35,30 @@ PAGES = {
     **{subject: (main_help.GUIDES / f"{subject}.md").read_text(encoding="utf-8") for subject in main_help.subjects()},
 }
 
+#: Lines that are not run, as patterns, and why.
+NOT_RUN = {
+    r"^make setup": "it installs packages",
+    r"^\. \.venv/bin/activate": "the environment is that of the tests",
+    r"^pip install": "it needs the network",
+    r"corpus=hub\b": "it needs the network",
+    r"corpus\.path=(s3|hf):": "it needs the network",
+    r"push=[^ ]+$": "it needs the network; with dry_run=true, it is run",
+    r"^export LMTRANSFER_DATA=": "the tests have a data folder of their own",
+    r"^scripts/slurm_prepare\.sh": "it needs a cluster",
+    r"^python clean\.py": "it needs datatrove; the folder that it makes is there",
+    r"^lmtransfer serve": "it waits for a browser, and needs an extra",
+}
+#: Packages without which lines with these words are not run.
+NEEDS = {"to=onnx": "onnx", "screening=": "datasketch"}
+
 _TEXT = ["corpus.max_documents=200", "tokenizer.vocab_size=300", "tokenizer.allow_fewer=true"]
 _MODEL = ["model.num_layers=1", "model.dim=16", "model.num_heads=1", "model.hidden_dim=32"]
-_ON_TASKS = ["train.steps=2", "task.num_train=40", "train.batch_examples=4", "hardware.threads=1"]
-#: What makes each command small. A word of the manual that sets the same key gives way; all others stay as written.
+_STEPS = ["train.steps=2", *(f"train.{unit}=null" for unit in ("tokens", "epochs", "seconds"))]
+_ON_TASKS = [*_STEPS, "task.num_train=40", "train.batch_examples=4", "hardware.threads=1"]
+#: What follows the words of each command, and makes it small.
 SMALL = {
     "prepare": [*_TEXT, "num_workers=1"],
-    "pretrain": [*_TEXT, *_MODEL, "train.steps=2", "train.batch_tokens=256", "hardware.threads=1"],
+    "pretrain": [*_TEXT, *_MODEL, *_STEPS, "train.words=null", "train.batch_tokens=256", "hardware.threads=1"],
     "inspect": [*_TEXT, "hardware.threads=1"],
     "probe": _ON_TASKS,
     "finetune": _ON_TASKS,
@@ -44,159 +66,170 @@ SMALL = {
     "predict": ["hardware.threads=1"],
     "report": ["figures=false"],
     "study": [
-        "only=[masked]",
         "pretrain.steps=2",
+        "pretrain.seconds=null",
         f"pretrain.words={' '.join([*_TEXT, 'train.batch_tokens=256'])}",
-        "transfers.probe.seeds=1",
-        "transfers.probe.control=false",
     ],
 }
-_BUDGETS = {"train.steps", "train.tokens", "train.epochs", "train.seconds", "train.words"}
-_RUN = re.compile(r"runs/(pretrain|probe|finetune|import|evaluate)/([a-z][\w-]*)")
+#: What else follows the words of a command with a word that begins like this.
+FURTHER = {
+    "source=FacebookAI/": ["source=downloads/bert-base-uncased"],  # for want of a network
+    "phases=": ["train.steps=10"],
+    "experiment=modern_base": ["train.batch_tokens=1024"],
+    "experiment=bert_base": ["train.batch_tokens=1024", "train.steps=10"],
+    "train.save_at=": ["train.save_at=[0,100]"],
+    "train.save_at_words=": ["train.save_at_words=[0,10]"],
+    "experiment=babylm_strict": ["train.steps=null", "train.words=900", "train.save_at_words=[0,100,300,900]"],
+    "experiment=few_labels": ["seeds=2"],
+    "experiment=laptop_finetune": ["learning_rates=[1e-4,5e-4]"],
+    "seeds=": ["seeds=2"],
+    "study=tiny": ["only=[masked]", "transfers.probe.seeds=1", "transfers.probe.control=false"],
+    "study=families": [
+        "only=[bert]",
+        "transfer_seeds=1",
+        *(f"transfers.{name}.num_train=40" for name in ("probe", "finetune")),
+        "transfers.finetune.control=false",
+    ],
+}
+#: Keys of ``SMALL`` that a command with a word that begins like this does not have.
+UNFIT = {
+    "init=": ("model.", "tokenizer."),
+    "task=": ("corpus.", "tokenizer."),
+    "task.folds=": ("task.num_train",),
+    "final=true": ("task.num_train",),
+    "task=riddles": ("task.num_train",),
+    "task=glue": ("task.",),
+    "task=babylm_glue": ("task.",),
+    "corpus=mixture": ("corpus.max_documents",),
+    "-cd": ("model.num_layers", "model.num_heads", "model.hidden_dim"),
+    "phases=": ("train.steps",),
+}
+_RUN = re.compile(r"runs/((?:pretrain|probe|finetune|import|evaluate)/[a-z][\w-]*)")
+_BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", flags=re.DOTALL | re.MULTILINE)
+_SUFFIXES = {"python": "py", "yaml": "yaml", "text": "txt"}
 
 
-def _blocks(page: str, language: str) -> list[str]:
-    """The code blocks of a page in a language; ``\\w*`` is any."""
-    return re.findall(rf"^```{language}\n(.*?)^```", PAGES[page], flags=re.DOTALL | re.MULTILINE)
+def lines(page: str) -> list[str | tuple[str, str]]:
+    """The lines of the shell on a page, and the files that it shows (path and content), in their order."""
+    found: list[str | tuple[str, str]] = []
+    end = 0
+    for block in _BLOCK.finditer(PAGES[page]):
+        language, content = block.groups()
+        paragraph = PAGES[page][end : block.start()].rstrip().rpartition("\n\n")[2]
+        end = block.end()
+        named = re.findall(rf"`([\w/]+\.{_SUFFIXES.get(language, ' ')})`", paragraph)
+        if language == "bash":
+            found += [line for line in content.replace("\\\n", " ").splitlines() if line]
+        elif named:
+            found.append((named[-1], content))
+    return found
 
 
-def _words(blocks: list[str]) -> list[list[str]]:
-    lines = "".join(blocks).replace("\\\n", " ").splitlines()
-    lines = [line.partition(" -m ")[2] if line.startswith("torchrun ") else line for line in lines]
-    return [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("lmtransfer ")]
+def words_of(line: str | tuple[str, str]) -> list[str]:
+    """The words after ``lmtransfer``; empty for other lines."""
+    if isinstance(line, tuple):
+        return []
+    command = line.partition(" -m ")[2] if line.startswith("torchrun ") else line
+    return shlex.split(command, comments=True)[1:] if command.startswith("lmtransfer ") else []
 
 
 def commands(page: str) -> list[list[str]]:
-    """The words of the ``lmtransfer`` lines in a page's ``bash`` blocks, which are run here."""
-    return _words(_blocks(page, "bash"))
+    """The words of the ``lmtransfer`` lines of a page."""
+    return [words for words in map(words_of, lines(page)) if words]
 
 
-def shown(page: str) -> list[list[str]]:
-    """The words of all ``lmtransfer`` lines in a page's blocks, also of those that need a hub, a cluster or GPUs."""
-    return _words(_blocks(page, r"\w*"))
+def run_of(words: list[str]) -> str | None:
+    """The run that a command makes, such as ``pretrain/first``."""
+    return next((f"{words[0]}/{word.removeprefix('name=')}" for word in words if word.startswith("name=")), None)
 
 
-#: Runs by the command and the name that make them.
-MADE = {
-    (words[0], word.removeprefix("name=")): words
-    for page in reversed(PAGES)
-    for words in reversed(commands(page))
-    for word in words
-    if word.startswith("name=")
-}
-
-
-#: Words that a command takes beside those of ``SMALL`` if it sets one of these keys.
-FURTHER = {
-    "phases": "train.steps=10",
-    "train.save_at": "train.save_at=[0,100]",
-    "train.save_at_words": "train.save_at_words=[0,10]",
-    "seeds": "seeds=2",
-}
-#: Keys of ``SMALL`` that a command with one of these keys does not take.
-UNFIT = {"init": ("model.", "tokenizer."), "task": ("corpus.", "tokenizer.")}
-UNFIT |= dict.fromkeys(("task.folds", "final"), ("task.num_train",))
+#: The pages that make each run, in reading order, and the words of the command there.
+MADE: dict[str, dict[str, list[str]]] = {}
+for _page in PAGES:
+    for _words in commands(_page):
+        MADE.setdefault(str(run_of(_words)), {}).setdefault(_page, _words)
 
 
 def small(words: list[str]) -> list[str]:
-    """The same command, small, as ``SMALL`` says."""
+    """The words, and those that make the command small."""
     if "--help" in words:
         return words
-    given = {word.partition("=")[0] for word in words}
-    unfit = tuple(key for word in given for key in UNFIT.get(word, ()))
-    if "corpus=mixture" in words:
-        unfit += ("corpus.max_documents",)
+
+    def says(start: str) -> bool:
+        return any(word.startswith(start) for word in words)
+
+    unfit = tuple(key for start, keys in UNFIT.items() if says(start) for key in keys)
     added = [word for word in SMALL.get(words[0], []) if not word.startswith(unfit)]
-    added += [word for key, word in FURTHER.items() if key in given]
-    if "experiment=few_labels" in words and "seeds" not in given:
-        added.append("seeds=2")
-    by_key = {word.partition("=")[0]: word for word in added}
-    replaced = by_key.keys() | (_BUDGETS if by_key.keys() & _BUDGETS else set())
-    return [*(word for word in words if word.partition("=")[0] not in replaced), *by_key.values()]
+    return [*words, *added, *(word for start, further in FURTHER.items() if says(start) for word in further)]
 
 
-#: The command that made each run here.
-RAN: dict[Path, list[str]] = {}
+def why_not(line: str) -> str | None:
+    """Why a line is not run; None if it is."""
+    reasons = [reason for pattern, reason in NOT_RUN.items() if re.search(pattern, line)]
+    reasons += [f"{package} is missing" for word, package in NEEDS.items()
+                if word in line and importlib.util.find_spec(package) is None]  # fmt: skip
+    return next(iter(reasons), None)
 
 
-def run(words: list[str], world: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Run a command of the manual, and before it the commands that make the runs which it names.
-
-    A command that another page has too is run once. A run with the same name and other settings is replaced.
-    """
-    if "to=onnx" in words and importlib.util.find_spec("onnx") is None:
-        return  # an extra of its own
-    make_runs(" ".join(word for word in words if not word.startswith("name=")), world, capsys)
-    folder = run_of(words, world)
-    if folder is not None and "resume=true" not in words:
-        if RAN.get(folder) == words:
-            return
-        shutil.rmtree(folder, ignore_errors=True)
-        RAN[folder] = words
+def run(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """Run a command, small, in the current folder."""
     try:
         code = main(small(words))
     except SystemExit as leave:  # --help
         code = int(leave.code or 0)
     captured = capsys.readouterr()
-    assert code == 0, f"lmtransfer {shlex.join(words)}\n{captured.out}\n{captured.err}"
+    assert code == 0, f"lmtransfer {shlex.join(small(words))}\n{captured.out}\n{captured.err}"
 
 
-def run_of(words: list[str], world: Path) -> Path | None:
-    """The folder of the run that a command names."""
-    name = next((word.removeprefix("name=") for word in words if word.startswith("name=")), None)
-    return None if name is None else world / "runs" / words[0] / name
+def make(needed: str, page: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Make a run that a page needs in a folder as a page does to which it links, and before it what that run needs."""
+    sources = [source for source in MADE[needed] if source == page or f"]({source}.md" in PAGES[page]]
+    assert sources, f"{page} needs runs/{needed}, which is of {list(MADE[needed])}, but links to none of them"
+    if (folder / "runs" / needed).is_dir():
+        return
+    words = MADE[needed][sources[0]]
+    for before in _RUN.findall(" ".join(words)):
+        make(before, sources[0], folder, capsys)
+    with contextlib.chdir(folder):
+        run(words, capsys)
 
 
-def make_runs(text: str, world: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Make the runs that a text names, by the commands of the manual that make them."""
-    published = world / "downloads/bert-base-uncased"
-    if "downloads/bert-base-uncased" in text and not published.is_dir():
-        write_published_bert(published)
-    for kind, name in _RUN.findall(text):
-        if not (world / "runs" / kind / name).is_dir():
-            run(MADE[kind, name], world, capsys)
+def follow(page: str, others: Path, patch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Do in the current folder what a page says.
 
-
-def write_texts(folder: Path) -> None:
-    """Files as the README expects them: reviews and SST-2 in a data folder, a user's own texts and labels beside."""
-    draw = random.Random(0)
-    words = ["".join(draw.choices("abcdefghijklmnopqrstuvwxyz", k=draw.randint(2, 6))) for _ in range(200)]
-
-    def sentence(last: str) -> str:
-        return " ".join([*draw.choices(words, k=7), last]) + "."
-
-    def labelled(path: Path, column: str, names: dict[str, str], rows: int) -> None:
-        pairs = [draw.choice(list(names.items())) for _ in range(rows)]
-        lines = [f"{sentence(word)}\t{label}\n" for label, word in pairs]
-        path.write_text(f"{column}\tlabel\n" + "".join(lines), encoding="utf-8")
-
-    for sub in ("data/imdb_unsup", "data/sst2", "my/texts"):
-        (folder / sub).mkdir(parents=True)
-    documents = ["\n".join(sentence("so") for _ in range(8)) for _ in range(150)]
-    (folder / "data/imdb_unsup/train.txt").write_text("\n\n".join(documents) + "\n", encoding="utf-8")
-    for number, document in enumerate(documents):
-        (folder / f"my/texts/{number}.txt").write_text(document + "\n", encoding="utf-8")
-    (folder / "my_words.txt").write_text("wonderword\nfineness\n", encoding="utf-8")
-    (folder / "my/test.txt").write_text("a fine film.\n", encoding="utf-8")
-    (folder / "my/sentences.txt").write_text("a fine film.\na dull one.\n", encoding="utf-8")
-    (folder / "my/questions.jsonl").write_text(
-        '{"prompt": "a fine", "choices": ["film.", "films."], "label": 0}\n', encoding="utf-8"
-    )
-    (folder / "texts.txt").write_text("a fine film.\na dull one.\n", encoding="utf-8")
-    (folder / "reviews.tsv").write_text("text\na fine film.\na dull one.\n", encoding="utf-8")
-    (folder / "my/new.csv").write_text("ticket,text\n007,a fine film.\n008,\n", encoding="utf-8")
-    tickets = "".join(f"{number},{sentence('so')}\n" for number in range(150))
-    (folder / "my/tickets.csv").write_text(f"ticket,body\n{tickets}", encoding="utf-8")
-    for split, rows in (("train", 60), ("dev", 20), ("test", 20)):
-        labelled(folder / f"data/sst2/{split}.tsv", "sentence", {"0": "dull", "1": "fine"}, rows)
-        labelled(folder / f"my/{split}.tsv", "text", {"bad": "dull", "good": "fine"}, rows)
+    Args:
+        others: a folder for the runs of other pages, which are made once.
+    """
+    for line in lines(page):
+        if isinstance(line, tuple):
+            Path(line[0]).parent.mkdir(parents=True, exist_ok=True)
+            Path(line[0]).write_text(line[1], encoding="utf-8")
+        elif why_not(line) is not None:
+            continue
+        elif words := words_of(line):
+            for needed in dict.fromkeys(_RUN.findall(" ".join(words))):
+                if needed != run_of(words) and not Path("runs", needed).is_dir():
+                    assert page not in MADE[needed], f"{page}: {line}: a later command makes runs/{needed}"
+                    make(needed, page, others, capsys)
+                    shutil.copytree(others / "runs" / needed, Path("runs", needed))
+            run(words, capsys)
+            made = run_of(words)
+            assert made is None or list(Path("runs").glob(f"{made}*/**/result.json")), line  # with one a point or task
+        elif line.startswith("export "):
+            key, _, value = line.removeprefix("export ").partition("=")
+            patch.setenv(key, value)
+            if key == "PYTHONPATH":
+                patch.syspath_prepend(str(Path(value).absolute()))
+        else:
+            subprocess.run(line, shell=True, check=True)
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One folder for all pages, so that runs which several name are made once."""
+def others(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for the runs that other pages make, with the data sets in ``data``."""
     folder = tmp_path_factory.mktemp("manual")
-    write_texts(folder)
+    guide_files.write_own_files(folder)
+    guide_files.write_data_folder(folder / "data")
     return folder
 
 
@@ -213,10 +246,12 @@ sys.exit(main())
 
 
 @pytest.fixture
-def world(made: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.chdir(made)
-    monkeypatch.setenv("LMTRANSFER_DATA", str(made / "data"))
-    monkeypatch.setenv("LMTRANSFER_CACHE", str(made / "cache"))
+def world(others: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder of a reader, who has a data folder, texts and labels, and follows one page."""
+    guide_files.write_own_files(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LMTRANSFER_DATA", str(others / "data"))
+    monkeypatch.setenv("LMTRANSFER_CACHE", str(others / "cache"))
     for module in ("lmtransfer.data.corpora.python_docs", "lmtransfer.tasks.text.python_docs"):
         monkeypatch.setattr(f"{module}.LIBRARIES", FEW_LIBRARIES)
     monkeypatch.setattr("lmtransfer.tasks.text.python_docs.PythonDocsTask.labels", FEW_LIBRARIES)
@@ -224,19 +259,24 @@ def world(made: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         "lmtransfer.launch.processes.command_line", lambda words: [sys.executable, "-c", _WITH_FEW, *words]
     )
     threads = torch.get_num_threads()
-    yield made
+    yield tmp_path
     torch.set_num_threads(threads)
+    for module in [name for name in sys.modules if name.partition(".")[0] == "my_package"]:
+        del sys.modules[module]
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("page", [page for page in PAGES if commands(page)])
-def test_every_command_of_a_page_runs(page: str, world: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for words in commands(page):
-        run(words, world, capsys)
-        folder = run_of(words, world)
-        if folder is not None and "-m" not in words:
-            assert (folder / "result.json").is_file(), shlex.join(words)
+def test_every_command_of_a_page_runs(
+    page: str, world: Path, others: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if "evaluation_data" in PAGES[page]:
+        guide_files.write_babylm_data(world)
+    for folder in (world, others):
+        if any(name in PAGES[page] for name in ("downloads/", "FacebookAI/", "(published.md")):
+            guide_files.write_published_bert(folder / "downloads/bert-base-uncased")
+    follow(page, others, monkeypatch, capsys)
     EXPECTED.get(page, lambda world: None)(world)
 
 
@@ -244,6 +284,27 @@ def _readme(world: Path) -> None:
     assert (world / "runs/finetune/first-ft/control/seed-0/result.json").is_file()
     report = (world / "runs/report/report.html").read_text(encoding="utf-8")
     assert [name for name in ("first-ft", "mine-ft", "difference from") if name not in report] == []
+    (code,) = _python("README")
+    names: dict[str, Any] = {}
+    exec(code, names)
+    assert names["vectors"].shape == (2, 16)
+
+
+def _start(world: Path) -> None:
+    (code,) = _python("start")
+    code = code.replace('"train.seconds=60"', '"train.seconds=60", *small["pretrain"]')
+    code = code.replace("finetune(", "finetune(*small['finetune'], ").replace("seeds=5", "seeds=2")
+    names: dict[str, Any] = {"small": SMALL}
+    exec(code, names)
+    assert names["vectors"].shape == (2, 16)
+
+
+def _python(page: str) -> list[str]:
+    """The blocks of Python on a page that are no files."""
+    files = [line[1] for line in lines(page) if isinstance(line, tuple)]
+    return [
+        content for language, content in _BLOCK.findall(PAGES[page]) if language == "python" if content not in files
+    ]
 
 
 def _studies(world: Path) -> None:
@@ -253,7 +314,7 @@ def _studies(world: Path) -> None:
 
 
 def _published(world: Path) -> None:
-    assert np.load(world / "vectors.npy").shape == (2, 16)
+    assert np.load(world / "bert.npy").shape == (2, 16)
 
 
 def _exports(world: Path) -> None:
@@ -261,19 +322,21 @@ def _exports(world: Path) -> None:
 
 
 #: What more there must be after the commands of a page.
-EXPECTED = {"README": _readme, "studies": _studies, "published": _published, "exports": _exports}
+EXPECTED = {"README": _readme, "start": _start, "studies": _studies, "published": _published, "exports": _exports}
+
+
+def test_every_line_that_is_not_run_is_on_a_page() -> None:
+    every = [line for page in PAGES for line in lines(page) if isinstance(line, str)]
+    assert [pattern for pattern in NOT_RUN if not any(re.search(pattern, line) for line in every)] == []
+    assert sum(why_not(line) is None for line in every) > 100
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", ["README", "start"])
-def test_the_lines_of_python_run(page: str, world: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (code,) = _blocks(page, "python")
-    make_runs(code, world, capsys)
-    code = code.replace('pretrain("train.seconds=60"', "pretrain(*small['pretrain']")
-    code = code.replace("finetune(", "finetune(*small['finetune'], ").replace("seeds=5", "seeds=2")
-    names = {"small": SMALL}
-    exec(code, names)
-    assert names["vectors"].shape == (2, 16)
+def test_commands_that_are_not_run_are_understood(world: Path) -> None:
+    every = dict.fromkeys(line for page in PAGES for line in lines(page) if isinstance(line, str))
+    asked = [words for line in every if why_not(line) is not None and (words := words_of(line))]
+    wrong = {shlex.join(words): problems(words[0], words[1:]) for words in asked}
+    assert {line: found for line, found in wrong.items() if found} == {}
 
 
 def problems(command: str, words: Sequence[str]) -> list[str]:
@@ -281,41 +344,10 @@ def problems(command: str, words: Sequence[str]) -> list[str]:
     return [problem for problem in composed.problems(command, words) if ": missing: " not in problem]
 
 
-@pytest.mark.slow
-def test_every_command_of_the_manual_is_understood(world: Path) -> None:
-    wrong = {}
-    for command, *overrides in dict.fromkeys(tuple(words) for page in PAGES for words in shown(page)):
-        if command == "help" or "-cd" in overrides:  # tested with the classes of the guide to extending
-            continue
-        swept = [word for word in overrides if word not in ("-m", "--multirun")]
-        assert len(overrides) - len(swept) <= 1
-        if len(swept) < len(overrides):  # each key's first value stands for all
-            swept = [word.partition(",")[0] for word in swept]
-        if any("=" not in word for word in swept) or expand_task_groups(swept, [ROOT / "conf"]) != swept:
-            continue  # `lmtransfer list models` takes words of its own, and a group of tasks is a sweep
-        if found := problems(command, swept):
-            wrong[shlex.join([command, *overrides])] = found
-    assert wrong == {}
-
-
-def write_published_bert(folder: Path) -> None:
-    """A BERT as small as can be, with WordPiece, as transformers saves it."""
-    transformers = pytest.importorskip("transformers", reason="transformers writes the published folder")
-    letters = "abcdefghijklmnopqrstuvwxyz"
-    specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    vocabulary = [*specials, *letters, *(f"##{letter}" for letter in letters), "."]
-    folder.mkdir(parents=True)
-    (folder / "vocab.txt").write_text("\n".join(vocabulary) + "\n", encoding="utf-8")
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 32}
-    config = transformers.BertConfig(vocab_size=len(vocabulary), **sizes)
-    transformers.BertForPreTraining(config).save_pretrained(folder)
-
-
 def test_the_table_of_commands_is_complete() -> None:
     section = PAGES["start"].partition("## All commands")[2]
     table = set(re.findall(r"^\| `([a-z]+)` \|", section, flags=re.MULTILINE))
-    assert {words[0] for page in PAGES for words in shown(page)} - {"help"} <= table
+    assert {words[0] for page in PAGES for words in commands(page)} - {"help"} <= table
     assert table == set(main_help.commands())
 
 
