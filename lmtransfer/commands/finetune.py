@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from lmtransfer.config.settings import TransferSettings
 from lmtransfer.config.sweep_names import in_sweep, sweep_name
 from lmtransfer.errors import ConfigError
 from lmtransfer.launch.jobs import Place
+from lmtransfer.reporting.what_now import Invocation, after_transfer, as_entry, transfer_findings
 from lmtransfer.runs.create_or_resume import check_resumable
 from lmtransfer.runs.result import JointResult
 from lmtransfer.runs.run_directory import RunDirectory
@@ -20,7 +22,8 @@ from lmtransfer.system.console import Console
 from lmtransfer.system.printable import short_path
 from lmtransfer.training import process_group
 from lmtransfer.transfer.experiment.experiment import Experiment
-from lmtransfer.transfer.experiment.messages import next_commands, print_result
+from lmtransfer.transfer.experiment.facts import transfer_facts
+from lmtransfer.transfer.experiment.messages import print_result
 from lmtransfer.transfer.experiment.part_run import write_run_files
 from lmtransfer.transfer.experiment.settings import build_settings, open_start
 
@@ -123,6 +126,13 @@ def transfer(settings: TransferSettings, *, command: str) -> Path:
             settings = _with_control_of(settings, started)
         write_run_files(directory, settings, starts[0])
         experiment = Experiment(command, settings, starts, directory, console)
+        invocation = Invocation(
+            command=command,
+            given=settings.given,
+            name=name,
+            output_root=Path(settings.output_root),
+            options=place.options,
+        )
         if experiment.is_finished:
             console.print(f"{short_path(directory.path)} is finished; nothing is left to do")
             result = directory.read_result(JointResult)
@@ -130,6 +140,10 @@ def transfer(settings: TransferSettings, *, command: str) -> Path:
             if not place.is_here:
                 experiment.run_in_processes(place)
             result = experiment.result()
+        facts = transfer_facts(result, starts[0], source=source, seed=settings.seed, invocation=invocation)
+        findings = transfer_findings(facts)
+        if not experiment.is_finished:
+            result = replace(result, more={**result.more, **as_entry(findings)})
             directory.write_result(result)
             if not experiment.has_one_run:
                 with open_trackers(settings.tracker, directory, quiet=True) as trackers:
@@ -137,9 +151,10 @@ def transfer(settings: TransferSettings, *, command: str) -> Path:
         task = starts[0].task
         has_models = task.folds is None and experiment.keeps_weights
         others = [split for split in task.splits if split not in ("train", result.split)] if has_models else []
-        root = Path(settings.output_root)
-        commands = next_commands(directory.path, result, others, root=root, init=bool(settings.init))
-        print_result(console, result.values(), name=name, next_commands=commands, metrics=task.metric_names)
+        commands = after_transfer(directory.path, others, output_root=Path(settings.output_root))
+        print_result(
+            console, result.values(), name=name, next_commands=commands, findings=findings, metrics=task.metric_names
+        )
     return directory.path
 
 

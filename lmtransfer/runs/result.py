@@ -19,7 +19,7 @@ from lmtransfer.system.safe_files import read_json
 #: The format of ``result.json``; any other is rejected.
 FORMAT = 1
 #: A pretraining run with fewer steps than this has hardly begun.
-_FEW_STEPS = 10
+FEW_STEPS = 10
 
 
 #: The bounds of an interval.
@@ -89,6 +89,11 @@ class _Scores(_SeedScores, total=False):
     layer_weights: _LayerWeights
 
 
+class _Finding(TypedDict):
+    text: str
+    command: str
+
+
 class _AnyResult(_Scores, total=False):
     """The entries of ``result.json`` that are checked when the file is read; other entries may contain anything."""
 
@@ -130,6 +135,7 @@ class _AnyResult(_Scores, total=False):
     num_trained_parameters: Whole | None
     peak_memory: Whole | None
     flops: NonNegative | None
+    findings: list[_Finding]
 
 
 class _OneSeed(TypedDict):
@@ -320,7 +326,7 @@ def largest_values(results: Sequence[RunResult], *names: str) -> dict[str, Any]:
 def few_steps_warning(result: RunResult) -> str | None:
     """Return a warning if a pretraining run took so few steps that its weights have hardly changed."""
     steps = result.more.get("steps")
-    if result.command != "pretrain" or not isinstance(steps, int) or steps >= _FEW_STEPS:
+    if result.command != "pretrain" or not isinstance(steps, int) or steps >= FEW_STEPS:
         return None
     return (
         f"this run took only {steps} {'step' if steps == 1 else 'steps'}, so its weights have hardly changed: pretrain "

@@ -27,7 +27,7 @@ from lmtransfer.reporting.runs.lineage import read_total
 from lmtransfer.reporting.runs.sweeps import Sweep, entries_outside
 from lmtransfer.reporting.table import PLUS_MINUS
 from lmtransfer.system.durable import write_text
-from lmtransfer.system.printable import count, duration
+from lmtransfer.system.printable import count, duration, printable
 from lmtransfer.system.safe_files import read_json
 
 #: The file in a study's folder that lists the study's sections.
@@ -145,7 +145,7 @@ def _run(entry: Entry) -> dict[str, Any]:
         "facts": ", ".join(facts),
         "problems": [problem for part in (run, *entry.seeds, *entry.controls) for problem in part.problems],
         "rule": ": ".join(filter(None, (run.key, run.result.get("chosen_by")))),
-        "texts": [text for text in texts if text],
+        "texts": [*filter(None, texts), *(printable(finding["text"]) for finding in run.result.get("findings", ()))],
         "files": [
             (heading, _yaml(file)) for heading, file in (("Configuration", run.config), ("Versions", versions)) if file
         ],

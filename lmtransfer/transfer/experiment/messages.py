@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from rich import box
@@ -20,9 +19,9 @@ from lmtransfer.reporting.runs.details import (
 from lmtransfer.reporting.runs.scores import is_worse, other_metrics
 from lmtransfer.reporting.table import metric_heading
 from lmtransfer.reporting.verdict_text import verdict_lines
-from lmtransfer.runs.result import JointResult
+from lmtransfer.reporting.what_now import Finding, print_findings, print_next
 from lmtransfer.system.console import Console
-from lmtransfer.system.printable import count, duration, format_metric, in_percent, printable, short_path
+from lmtransfer.system.printable import count, duration, format_metric, in_percent, printable
 from lmtransfer.verdicts.difference import Difference
 
 Result = Mapping[str, Any]
@@ -33,7 +32,13 @@ _MAX_CLASSES, _MAX_CLASS_NAME = 12, 30
 
 
 def print_result(
-    console: Console, result: Result, *, name: str, next_commands: list[str], metrics: Sequence[str] = ()
+    console: Console,
+    result: Result,
+    *,
+    name: str,
+    next_commands: Sequence[str],
+    findings: Sequence[Finding] = (),
+    metrics: Sequence[str] = (),
 ) -> None:
     """Print the content of a ``result.json``; ``metrics`` names the task's metrics, the main one first."""
     metric = str(result["main_metric"])
@@ -64,21 +69,8 @@ def print_result(
     console.print(table)
     for line in remarks(result):
         console.print(line, soft_wrap=True)
-    console.print(f"next: {next_commands[0]}", soft_wrap=True)
-    for command in next_commands[1:]:
-        console.print(f"      {command}", soft_wrap=True)
-
-
-def next_commands(run: Path, result: JointResult, others: Sequence[str], *, root: Path, init: bool) -> list[str]:
-    """Return the commands to suggest after training; ``others`` are the splits that were not scored."""
-    path = short_path(run)
-    commands = []
-    if init and not result.control:
-        commands.append("the same command with control=true resume=true, for the score without pretraining")
-    if others:
-        commands.append(f"lmtransfer evaluate run={path} split={'test' if 'test' in others else others[0]}")
-    commands.append(f"lmtransfer report {short_path(root.absolute())}")
-    return commands
+    print_findings(findings, console)
+    print_next(next_commands, console)
 
 
 def below_majority(result: Result) -> str:
@@ -121,13 +113,15 @@ def remarks(result: Result) -> list[str]:
         lines += verdict_lines(difference, metric)
     if to_baseline is not None:
         lines += verdict_lines(to_baseline, metric, reference=result["better_baseline"])
-    for label, part in (("of this run", result), ("of the control", result.get("control"))):
+    # The findings of a training say what stands out in the run itself, with a command.
+    sides = [*(() if "findings" in result else (("of this run", result),)), ("of the control", result.get("control"))]
+    for label, part in sides:
         if part and part["collapsed"]:
             lines.append(
                 f"warning: {part['collapsed']} of {part['n']} seeds {label} predict the same label for every example"
-                + ("" if part.get("learning_rate") is None else "; lower the learning rate or train longer")
             )
-        lines += [f"{sentence} ({label.removeprefix('of ')})" for sentence in (part or {}).get("undefined", ())]
+    for label, part in (("this run", result), ("the control", result.get("control"))):
+        lines += [f"{sentence} ({label})" for sentence in (part or {}).get("undefined", ())]
     lines += filter(None, [below_majority(result)])
     if result.get("folds"):
         lines.append(
@@ -137,7 +131,7 @@ def remarks(result: Result) -> list[str]:
     lines += class_lines(result.get("classes") or {})
     texts = (languages_text(result), calibration_text(result), layer_weights_text(result))
     lines += filter(None, texts)
-    for label, part in (("of this run", result), ("of the control", result.get("control"))):
+    for label, part in sides:
         if part and part.get("learning_rate_edge"):
             edge = edge_text(part["learning_rate"], part["learning_rate_edge"])
             lines.append(f"warning: {edge} (the rate {label}); extend learning_rates")
