@@ -143,7 +143,8 @@ def transfer(settings: TransferSettings, *, command: str) -> Path:
         facts = transfer_facts(result, starts[0], source=source, seed=settings.seed, invocation=invocation)
         findings = transfer_findings(facts)
         if not experiment.is_finished:
-            result = replace(result, more={**result.more, **as_entry(findings)})
+            own = {"label_counts": facts.label_counts} if facts.label_counts else {}
+            result = replace(result, more={**result.more, **own, **as_entry(findings)})
             directory.write_result(result)
             if not experiment.has_one_run:
                 with open_trackers(settings.tracker, directory, quiet=True) as trackers:

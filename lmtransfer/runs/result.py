@@ -116,6 +116,7 @@ class _AnyResult(_Scores, total=False):
     deviation: float | None
     standard_error: float | None
     num_train: Whole | None
+    label_counts: dict[str, Whole]
     num_scored: Whole | None
     num_truncated: dict[str, Whole] | None
     learning_rates: list[float] | None
