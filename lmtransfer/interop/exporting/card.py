@@ -125,8 +125,8 @@ def write_card(
 
 
 def _table_of_scores(entries: Sequence[Entry]) -> str:
-    headings = ("task", "split", "labels", "transfer", "metric", "seeds", "score", "control", "difference")
-    headings += ("word counts", "difference from word counts")
+    headings = ["task", "split", "labels", "transfer", "metric", "seeds", "score", "control", "difference"]
+    headings += ["word counts", "difference from word counts"]
     rows = []
     for entry in entries:
         metric, score = entry.metric or "", entry.score

@@ -40,7 +40,8 @@ class Series:
         points: pairs of a place on the x axis and a score; numbers are in ascending order.
         is_reference: whether the series is only a dashed reference line.
         ink: the color; by default, gray for a control, and otherwise the next color of the palette.
-        differences: the difference from the control at each place, for panels of the kind ``differences``.
+        differences: the difference from the control, or from what the label names, at each place, for panels of the
+            kind ``differences``.
     """
 
     label: str
