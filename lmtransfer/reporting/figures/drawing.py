@@ -464,7 +464,7 @@ def draw_differences(axes: Any, panel: Panel) -> list[End]:
             axes.errorbar(delta, place, xerr=error or None, **look)
             _label(axes, f"{format_difference(difference.delta, panel.y)}  {difference.verdict}", (delta, place), 5)
             low, high = min(low, delta - error), max(high, delta + error)
-    margin = 0.35 * (high - low) or 1.0  # room for the text at the outermost dots
+    margin = 0.45 * (high - low) or 1.0  # room for the text at the outermost dots
     axes.set_xlim(low - margin, high + margin)
     axes.grid(visible=False, axis="y")
     points = " (points)" if factor == 100.0 else ""

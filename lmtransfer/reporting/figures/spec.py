@@ -22,6 +22,7 @@ _Value = TypeVar("_Value")
 HEADINGS = {
     "num_train": "labeled training examples",
     "tokens": PRETRAINING_TOKENS,
+    "words": "words read",
     "seconds": "seconds of pretraining",
     "flops": "FLOP of pretraining",
     "layer": "layer (0: embeddings)",
@@ -29,7 +30,7 @@ HEADINGS = {
     "memory_length": "memory in evaluation (tokens)",
 }
 #: Axes that show 1000 as 1k.
-COUNTS = ("num_train", "parameters", "tokens", "flops", "num_rates")
+COUNTS = ("num_train", "parameters", "tokens", "words", "flops", "num_rates")
 
 
 @dataclass(frozen=True, slots=True)
