@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from lmtransfer.config.budget import check_budget
+from lmtransfer.config.budget import KINDS, check_budget
 from lmtransfer.config.component import Node
-from lmtransfer.config.budget import KINDS
 from lmtransfer.config.phases import phases_of
 from lmtransfer.config.settings import PretrainSettings
 from lmtransfer.config.sweep_names import in_sweep, sweep_name

@@ -13,8 +13,9 @@ import pytest
 from fakes.task_runs import TINY
 from fakes.transfer_files import QUICK, lmtransfer, make_world, result
 
-from lmtransfer.config import overrides, paths
+from lmtransfer.config import paths
 from lmtransfer.config.settings import CommandSettings
+from lmtransfer.launch import overrides
 from lmtransfer.launch.command_line import overrides_and_folders
 from lmtransfer.launch.run_once import checked_settings
 from lmtransfer.reporting.what_now import (
