@@ -72,7 +72,7 @@ class Invocation:
     Attributes:
         given: the words of the command line by the key or group that they set.
         name: name of the run.
-        options: words of every command line, such as the user's config folder.
+        options: options of the command line with their values, such as the user's config folder.
     """
 
     command: str
@@ -112,7 +112,9 @@ class Invocation:
         keys = ("init", "task", "data_root") if command == "inspect" else _WHAT
         kept = {key: word for key, word in self.given.items() if key.partition(".")[0] in keys}
         own = (*changes, *((self.new_name(command, ending),) if ending else ()))
-        return self._line(command, kept | {_key(word): word for word in own}, self.options[:2])
+        pairs = zip(self.options[::2], self.options[1::2], strict=True)
+        folder = [word for option, value in pairs if option != "--config-name" for word in (option, value)]
+        return self._line(command, kept | {_key(word): word for word in own}, folder)
 
     def new_name(self, command: str, ending: str) -> str:
         """Return the setting of a name that no run has yet."""

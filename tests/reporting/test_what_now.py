@@ -270,6 +270,16 @@ def test_a_new_run_gets_a_new_name(tmp_path: Path) -> None:
     assert [word for word in words if word.startswith("name=")] == ["name=ft-seeds-3"]
 
 
+def test_another_command_has_the_config_folder_and_not_the_config_of_the_command() -> None:
+    known = CASES["below the majority"][0]
+    options = ("-cd", "confs", "--config-name", "mine")
+    (finding,) = transfer_findings(replace(known, invocation=replace(known.invocation, options=options)))
+    assert finding.command.startswith("lmtransfer inspect -cd confs init=")
+    alone = CASES["one seed"][0]
+    (again,) = transfer_findings(replace(alone, invocation=replace(alone.invocation, options=options)))
+    assert again.command.startswith("lmtransfer finetune -cd confs --config-name mine init=")
+
+
 def pretrain_facts(*given: str, **more: Any) -> PretrainFacts:
     words = {word.partition("=")[0]: word for word in (*given, "name=mine")}
     base = PretrainFacts(
