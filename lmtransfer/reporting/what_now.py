@@ -228,7 +228,8 @@ def below_word_counts(facts: TransferFacts) -> Finding | None:
     is_clear = difference.verdict not in VERDICTS and in_percent(metric) and sign * difference.delta <= -CLEAR_GAP
     if difference.verdict != "worse" and not is_clear:
         return None
-    text = f"{result['better_baseline']}, which only counts words, is ahead by {_size(difference.delta, metric)}"
+    size = _size(difference.delta, metric)
+    text = f"the baseline {result['better_baseline']}, which only counts words, is ahead by {size}"
     invocation, few = facts.invocation, result["num_train"] <= FEW_LABELS
     recipe = "few_labels" if few or facts.has_folds else "laptop_finetune"
     is_small, has_recipe = (result.get("num_parameters") or 0) < SMALL, "experiment" in invocation.given

@@ -255,7 +255,7 @@ def test_nothing_is_said_where_nothing_stands_out() -> None:
 def test_the_weightiest_come_first() -> None:
     changes = {"collapsed": 1, "mean": 0.3, "baseline_difference": difference(-0.2, "worse"), **WEAK}
     texts = [finding.text for finding in transfer_findings(facts(changes=changes))]
-    assert [text.split()[0] for text in texts] == ["1", "accuracy", "TF-IDF,", "class"]
+    assert [text.split()[0] for text in texts] == ["1", "accuracy", "the", "class"]
 
 
 def test_a_new_run_gets_a_new_name(tmp_path: Path) -> None:
