@@ -200,6 +200,7 @@ def probe(
     seeds: int = ...,
     learning_rates: Sequence[float] | None = ...,
     checkpoint: Literal["best", "last"] = ...,
+    final: bool = ...,
     keep_weights: bool = ...,
     resume: bool = ...,
     jobs: int = ...,
@@ -237,6 +238,8 @@ def probe(
             training set is used; null: optimizer.learning_rate
         checkpoint: best: the checkpoint with the best held-out score; last: the final weights after training on the
             whole training set
+        final: true: after the scores, also train a final model on all labeled examples (train and dev, or all folds),
+            with the learning rate and the median number of steps of the scored models; it becomes the model of the run
         keep_weights: false, with several seeds: delete the weights of each seed and control after scoring them, but
             keep scores, predictions and reports
         resume: true: continue the run with this name from its last checkpoint
@@ -274,6 +277,7 @@ def finetune(
     seeds: int = ...,
     learning_rates: Sequence[float] | None = ...,
     checkpoint: Literal["best", "last"] = ...,
+    final: bool = ...,
     keep_weights: bool = ...,
     resume: bool = ...,
     jobs: int = ...,
@@ -316,6 +320,8 @@ def finetune(
             training set is used; null: optimizer.learning_rate
         checkpoint: best: the checkpoint with the best held-out score; last: the final weights after training on the
             whole training set
+        final: true: after the scores, also train a final model on all labeled examples (train and dev, or all folds),
+            with the learning rate and the median number of steps of the scored models; it becomes the model of the run
         keep_weights: false, with several seeds: delete the weights of each seed and control after scoring them, but
             keep scores, predictions and reports
         resume: true: continue the run with this name from its last checkpoint
@@ -392,6 +398,7 @@ def predict(
     text: str | None = ...,
     split: str | None = ...,
     output: Folder = ...,
+    column_prefix: str = ...,
     format: Literal["text", "tsv", "quoted_tsv", "csv", "jsonl", "parquet", "conll", "conllu", "squad", "quac", "coqa"] | None = ...,
     delimiter: str | None = ...,
     text_column: str | None = ...,
@@ -423,7 +430,11 @@ def predict(
         input: input file, which may be compressed, or - for standard input
         text: a single text; or two texts, or a question and its passage, separated by [SEP]
         split: split of the task to predict; its gold answers may be hidden
-        output: output file for JSON lines, or - for standard output; with submission: the submission's file or a folder
+        output: output file: .csv, .tsv, .jsonl or .parquet, with all columns of the input and the predictions; -:
+            standard output, JSON lines with the id and the prediction; with submission: the submission's file or a
+            folder
+        column_prefix: text before the names of the columns that are added to the input's columns, such as predicted_;
+            needed if the input has a column of the same name, such as label
         format: input format: text (one text per line), tsv, quoted_tsv, csv, jsonl (one object per line, or an array),
             parquet (also arrow, or a folder written by datasets.save_to_disk), conll, conllu, squad, quac or coqa;
             null: inferred from the file name (text for .txt and standard input)
@@ -431,11 +442,12 @@ def predict(
             first line
         text_column: table column or JSON field with the text; null: as in the task's own files
         text_pair_column: table column or JSON field with the second text of a pair; null: as in the task's own files
-        id_column: column with the ids for the output; null: the column id if it exists, otherwise the row index,
+        id_column: column with the ids for standard output; null: the column id if it exists, otherwise the row index,
             starting at 0
         encoding_errors: strict: stop at bytes that are not UTF-8; replace: replace such bytes with U+FFFD and count
             them
-        on_error: stop: stop at the first line that cannot be processed; skip: write an error in place of its prediction
+        on_error: stop: stop at the first line that cannot be processed; skip: write an error in place of its
+            prediction, in a file into the column error
         submission: glue or squad: write the official submission file for a whole split instead of JSON lines
         ensemble: true: average the probabilities (or scores) over all seeds of the run
         entities: true, for a tagger: read running text, and return its entities with their character offsets (start,

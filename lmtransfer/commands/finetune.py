@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,9 @@ from lmtransfer.config.settings import TransferSettings
 from lmtransfer.config.sweep_names import in_sweep, sweep_name
 from lmtransfer.errors import ConfigError
 from lmtransfer.launch.jobs import Place
+from lmtransfer.reporting.what_now import Finding, Invocation, after_transfer, as_entry, transfer_findings
 from lmtransfer.runs.create_or_resume import check_resumable
+from lmtransfer.runs.result import JointResult
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.runs.tracking import open_trackers
 from lmtransfer.runs.training_setup import training_hardware
@@ -18,7 +21,8 @@ from lmtransfer.system.console import Console
 from lmtransfer.system.printable import short_path
 from lmtransfer.training import process_group
 from lmtransfer.transfer.experiment.experiment import Experiment
-from lmtransfer.transfer.experiment.messages import next_commands, print_result
+from lmtransfer.transfer.experiment.facts import transfer_facts
+from lmtransfer.transfer.experiment.messages import print_result
 from lmtransfer.transfer.experiment.part_run import write_run_files
 from lmtransfer.transfer.experiment.settings import build_settings, open_start
 
@@ -125,13 +129,27 @@ def transfer(settings: TransferSettings, *, command: str) -> Path:
             check_resumable(started, settings.plain(), allowed=allowed)
         write_run_files(directory, settings, starts[0])
         experiment = Experiment(command, settings, starts, directory, console)
+        invocation = Invocation(
+            command=command,
+            given=settings.given,
+            name=name,
+            output_root=Path(settings.output_root),
+            options=place.options,
+        )
         result = experiment.finished_result()
-        if result is not None:
+        was_finished = result is not None
+        if was_finished:
             console.print(f"{short_path(directory.path)} is finished; nothing is left to do")
-        else:
-            if not place.is_here:
-                experiment.run_in_processes(place)
-            result = experiment.result()
+        elif not place.is_here:
+            experiment.run_in_processes(place)
+        result = result or experiment.result()
+        findings: list[Finding] = []
+        if isinstance(result, JointResult):  # a final model alone is not measured
+            facts = transfer_facts(result, starts[0], source=source, seed=settings.seed, invocation=invocation)
+            findings = transfer_findings(facts)
+            counts = {"label_counts": facts.label_counts} if facts.label_counts else {}
+            result = replace(result, more={**result.more, **counts, **as_entry(findings)})
+        if not was_finished:
             directory.write_result(result)
             if not experiment.has_one_run:
                 with open_trackers(settings.tracker, directory, quiet=True) as trackers:
@@ -140,9 +158,14 @@ def transfer(settings: TransferSettings, *, command: str) -> Path:
         has_models = settings.final or (task.folds is None and experiment.keeps_weights)
         used = {"train", result.split, *(["dev"] if settings.final else [])}
         others = [split for split in task.splits if split not in used] if has_models else []
-        root = Path(settings.output_root)
-        commands = next_commands(directory.path, result, others, root=root, init=bool(settings.init))
-        print_result(console, result.values(), name=name, next_commands=commands, metrics=task.metric_names)
+        print_result(
+            console,
+            result.values(),
+            name=name,
+            next_commands=after_transfer(invocation, result.values(), directory.path, others),
+            findings=findings,
+            metrics=task.metric_names,
+        )
     return directory.path
 
 

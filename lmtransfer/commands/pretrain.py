@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
-from lmtransfer.config.budget import check_budget
+from lmtransfer.config.budget import KINDS, check_budget
 from lmtransfer.config.component import Node
 from lmtransfer.config.phases import phases_of
 from lmtransfer.config.settings import PretrainSettings
 from lmtransfer.config.sweep_names import in_sweep, sweep_name
 from lmtransfer.data.token_frequencies import unigram_entropy
+from lmtransfer.data.token_shards import TokenStore
 from lmtransfer.errors import LmtransferError
 from lmtransfer.launch.jobs import Job, Place, inherit_overrides, run_jobs
 from lmtransfer.objectives.base import masked_loss
@@ -39,17 +41,32 @@ from lmtransfer.pretraining.resume import (
 from lmtransfer.pretraining.save_points import check_reached
 from lmtransfer.pretraining.text import Text, absolute_settings, read_training_text
 from lmtransfer.pretraining.utilization import output_share
+from lmtransfer.reporting.what_now import (
+    SMALL,
+    Invocation,
+    PretrainFacts,
+    after_pretraining,
+    as_entry,
+    pretraining_findings,
+    print_findings,
+    print_next,
+)
 from lmtransfer.runs.create_or_resume import check_resumable
+from lmtransfer.runs.result import RunResult
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.runs.tracking import open_trackers
 from lmtransfer.runs.training_setup import training_hardware
 from lmtransfer.runs.trust import is_own, mark_as_own
 from lmtransfer.system.console import Console
 from lmtransfer.tokenizers.base import characters_of
+from lmtransfer.tokenizers.fit import pieces_per_word
 from lmtransfer.tokenizers.load import load_tokenizer
 from lmtransfer.training import process_group
 from lmtransfer.training.averaging import weight_average
 from lmtransfer.training.hardware import Hardware, peak_memory, reset_peak_memory
+
+#: Number of tokens of each part of the corpus in which the pieces of words are counted.
+_SAMPLE = 10_000
 
 
 def run(settings: PretrainSettings) -> Path:
@@ -149,13 +166,56 @@ def pretrain(settings: PretrainSettings, name: str, hardware: Hardware, *, resum
             peak=peak_memory(hardware.device),
             revisions=list(directory.checkpoints.revisions()),
         )
+        findings = pretraining_findings(_facts(settings, pretraining, result))
+        result = replace(result, more={**result.more, **as_entry(findings)})
         directory.write_result(result)
         trackers.finish(result)
 
     if process_group.is_main():
-        root, console = Path(settings.output_root), Console(highlight=False)
-        print_closing(directory.path, result, corpus=text.corpus.name, output_root=root, console=console)
+        console = Console(highlight=False)
+        print_closing(directory.path, result, console=console)
+        print_findings(findings, console)
+        if "/seed-" not in name:
+            _print_next(settings, directory, result, text.corpus.name, console)
     return directory
+
+
+def _print_next(
+    settings: PretrainSettings, directory: RunDirectory, result: RunResult, corpus: str, console: Console
+) -> None:
+    is_small = (result.num_parameters or 0) < SMALL
+    root = Path(settings.output_root)
+    print_next(after_pretraining(directory.path, corpus, is_small=is_small, output_root=root), console)
+
+
+def _facts(settings: PretrainSettings, pretraining: Pretraining, result: RunResult) -> PretrainFacts:
+    """Collect what is known at the end of a run, for its closing lines."""
+    text, objectives = pretraining.text, pretraining.phases[-1].parts.objectives
+    train = text.prepared.train
+    stores = {text.corpus.name: train} if isinstance(train, TokenStore) else train.parts
+    samples = {name: store.tokens(0, min(store.num_tokens, _SAMPLE)) for name, store in stores.items()}
+    kind, value = next((kind, value) for kind in KINDS if (value := getattr(settings.train, kind)) is not None)
+    return PretrainFacts(
+        invocation=Invocation(
+            command="pretrain",
+            given=settings.given,
+            name=sweep_name(settings.name),
+            output_root=Path(settings.output_root),
+            options=settings.options,
+        ),
+        metrics=result.metrics,
+        steps=result.more["steps"],
+        budget=(kind, value) if isinstance(value, int | float) else ("steps", result.more["steps"]),
+        unigram_entropy=None if settings.init else pretraining.entropy,
+        masked_loss=masked_loss(objectives),
+        pieces_per_word={
+            name: pieces_per_word(text.tokenizer, [text.tokenizer.decode(ids.tolist())])
+            for name, ids in samples.items()
+        },
+        num_pieces=text.tokenizer.num_pieces,
+        unknown_share=0.0 if characters_of(text.tokenizer) is not None else text.prepared.statistics.unknown_rate,
+        trains_vocabulary=not settings.init,
+    )
 
 
 def _counted_embeddings(
@@ -221,9 +281,9 @@ def pretrain_seeds(
     with open_trackers(settings.tracker, directory, quiet=True) as trackers:
         trackers.finish(result)
     if process_group.is_main():
-        print_seeds_closing(
-            directory.path, result, output_root=Path(settings.output_root), console=Console(highlight=False)
-        )
+        console = Console(highlight=False)
+        print_seeds_closing(result, console=console)
+        _print_next(settings, directory, result, config["corpus"].get("name"), console)
     return directory
 
 

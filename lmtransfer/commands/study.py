@@ -16,10 +16,11 @@ from lmtransfer.launch.overrides import key_of
 from lmtransfer.launch.run_once import checked_settings
 from lmtransfer.reporting.page.report import write_sections
 from lmtransfer.reporting.table import print_table, report_console
+from lmtransfer.reporting.what_now import command_line, print_findings, print_next
 from lmtransfer.runs.create_or_resume import Busy, hold, release
 from lmtransfer.study.plan import PLACES, StudyPlan, make_plan
 from lmtransfer.study.progress import add_seconds, note_overrides, share_pretraining
-from lmtransfer.study.sections import make_sections, read_rows, study_table, write_table
+from lmtransfer.study.sections import make_sections, read_rows, study_findings, study_table, write_table
 from lmtransfer.system import ranks
 from lmtransfer.system.printable import short_path
 from lmtransfer.system.validation import join
@@ -55,7 +56,9 @@ def run(settings: StudySettings) -> Path:
         for section in sections:
             console.print(f"{section.title} {section.sentence}", markup=False, soft_wrap=True)
             console.print(f"figure: {short_path(section.svg.with_suffix('.png'))}", markup=False, soft_wrap=True)
-        console.print(f"next: lmtransfer report {short_path(plan.folder)}", markup=False, soft_wrap=True)
+        if not plan.demonstration:
+            print_findings(study_findings(rows), console)
+        print_next([command_line("report", short_path(plan.folder))], console)
     if failed:
         lines = [f"  {key}: {reason}" for key, reason in failed.items()]
         raise LmtransferError("\n".join([f"{len(failed)} of {len(plan.jobs)} runs failed:", *lines]))

@@ -13,14 +13,10 @@ from lmtransfer.pretraining.build import PretrainingParts
 from lmtransfer.pretraining.counted_embeddings import Start
 from lmtransfer.pretraining.phases import Pretraining
 from lmtransfer.pretraining.text import Text
-from lmtransfer.runs.result import RunResult, few_steps_warning
+from lmtransfer.runs.result import RunResult
 from lmtransfer.system.console import Console
 from lmtransfer.system.printable import count, format_metric, short_path
 
-#: Number of parameters below which the closing message suggests the laptop recipes, which have high learning rates.
-_SMALL = 30_000_000
-#: English corpora for which the closing message suggests SST-2.
-_WITH_SST2 = ("imdb_unsup", "enwiki", "wikipedia", "wikitext2", "wikitext103")
 #: Minimum share of the output matrices in the FLOP, and vocabulary size that must be exceeded, for a note.
 _LARGE_SHARE, _SMALL_VOCABULARY = 0.6, 8192
 #: Number of sampled classes that this note suggests.
@@ -83,8 +79,8 @@ def _losses(parts: PretrainingParts) -> str:
     return " + ".join(objective.name for objective in parts.objectives)
 
 
-def print_closing(path: Path, result: RunResult, *, corpus: str, output_root: Path, console: Console) -> None:
-    """Print the result as a table, followed by the next commands."""
+def print_closing(path: Path, result: RunResult, *, console: Console) -> None:
+    """Print the result as a table."""
     table = Table(box=None, show_header=False)
     of_parts: dict[str, dict[str, float]] = {}
     for name, value in result.metrics.items():
@@ -116,20 +112,16 @@ def print_closing(path: Path, result: RunResult, *, corpus: str, output_root: Pa
         speed = f"{result.tokens_per_second:,.0f} tokens/s over {result.seconds:,.0f} s, with evaluation and saving"
         table.add_row("speed", speed)
     console.print(table)
-    if warning := few_steps_warning(result):
-        console.print(f"warning: {warning}", markup=False, soft_wrap=True)
     if of_parts:
         names = list(dict.fromkeys(name for losses in of_parts.values() for name in losses))
         table = Table("validation", *names, box=None)
         for part, losses in of_parts.items():
             table.add_row(part, *(f"{losses[name]:.4f}" if name in losses else "" for name in names))
         console.print(table)
-    small = (result.num_parameters or 0) < _SMALL
-    console.print("\n" + "\n".join(next_lines(path, corpus, small=small, output_root=output_root)), soft_wrap=True)
 
 
-def print_seeds_closing(path: Path, result: RunResult, *, output_root: Path, console: Console) -> None:
-    """Print a table with one row per seed, followed by the next commands."""
+def print_seeds_closing(result: RunResult, *, console: Console) -> None:
+    """Print a table with one row per seed."""
     metric = result.main_metric
     if metric:
         table = Table("seed", f"validation {metric}", box=box.SIMPLE_HEAD)
@@ -140,29 +132,3 @@ def print_seeds_closing(path: Path, result: RunResult, *, output_root: Path, con
             "mean", mean if deviation is None else f"{mean} +- {format_metric(deviation, metric)}", style="bold"
         )
         console.print(table)
-    run = short_path(path)
-    console.print(
-        f"next, transfer each seed: lmtransfer finetune init={run} task=sst2 seeds=5 control=true\n"
-        f"                          lmtransfer report {short_path(output_root.absolute())}",
-        soft_wrap=True,
-    )
-
-
-def next_lines(path: Path, corpus: str, *, small: bool, output_root: Path) -> list[str]:
-    """Return commands that show whether pretraining helped: on a similar task, or on the user's own task."""
-    run = short_path(path)
-    few, more = ("experiment=few_labels ", "experiment=laptop_finetune ") if small else ("", "")
-    columns = []
-    if corpus == "python_docs":
-        recipe, task = few, "task=python_docs task.num_train=100"
-    elif corpus in _WITH_SST2:
-        recipe, task = more, "task=sst2 task.num_train=1000"
-    else:
-        recipe, task = more, "task=text_classification task.train=train.tsv task.dev=dev.tsv"
-        about = "; for about a hundred labels: experiment=few_labels" if small else ""
-        columns = [f"                     (train.tsv and dev.tsv have columns text and label{about})"]
-    return [
-        f"next, does it help?  lmtransfer finetune {recipe}init={run} {task} seeds=5 control=true",
-        *columns,
-        f"                     lmtransfer report {short_path(output_root.absolute())}",
-    ]

@@ -92,12 +92,11 @@ def answer(entries: Sequence[Entry]) -> str:
 
 
 def _word_count_sentences(entries: Sequence[Entry]) -> list[str]:
-    """State how the runs compare with counting words; empty if all of them are better."""
+    """State how the runs compare with counting words; empty if no run has such a baseline."""
     compared = [(entry, entry.baseline_difference) for entry in entries if entry.baseline_difference is not None]
-    not_better = [(entry, difference) for entry, difference in compared if difference.verdict not in BETTER]
-    if not not_better:
+    if not compared:
         return []
-    first, difference = min(not_better, key=lambda pair: (pair[0].is_control, _VERDICT_ORDER.index(pair[1].verdict)))
+    first, difference = min(compared, key=lambda pair: (pair[0].is_control, _VERDICT_ORDER.index(pair[1].verdict)))
     assert first.baseline is not None
     assert first.score is not None
     metric = first.metric or ""
@@ -152,7 +151,14 @@ def _pretraining_sentence(entries: Sequence[Entry]) -> str:
         if verdict in verdicts and verdict not in BETTER
     ]
     text = parts[0] if len(parts) == 1 else ", ".join(parts[:-1]) + " and " + parts[-1]
-    return f"{text}. The clearest comparison: {_scores_clause(max(compared, key=_certainty))}"
+    clearest = clearest_comparison(entries)
+    assert clearest is not None
+    return f"{text}. The clearest comparison: {_scores_clause(clearest)}"
+
+
+def clearest_comparison(entries: Sequence[Entry]) -> Entry | None:
+    """Return the run with the clearest difference from its control; None if no run has a control."""
+    return max((entry for entry in entries if entry.difference is not None), key=_certainty, default=None)
 
 
 def comparison(entry: Entry) -> str:

@@ -1,4 +1,4 @@
-"""Builds the tables of a report: the table of all runs, the leaderboard, and the points of a sweep."""
+"""Builds the tables of a report: the table of all runs, and the points of a sweep."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from lmtransfer.reporting.table import (
     score_text,
 )
 from lmtransfer.reporting.verdict_text import detectable_text, needed_text, short_text
-from lmtransfer.system.printable import count, duration, format_metric
+from lmtransfer.system.printable import count, duration, format_metric, memory
 from lmtransfer.verdicts.conditions import Condition, condition
 from lmtransfer.verdicts.spread import Spread
 
@@ -60,23 +60,46 @@ WIDE = (
     TableColumn("seeds needed"),
     TableColumn("pretraining", ("{pretraining tokens} tokens", "pretraining time"), separator=", "),
     TableColumn("parameters"),
-    TableColumn("cost", separator=", "),
+    TableColumn("trained parameters", ("trained parameters", "({share})")),
+    TableColumn("memory"),
+    TableColumn("time per seed"),
     TableColumn("tokens/s"),
 )
 #: Columns for the HTML page, which has a heading per group and shows model, objective and corpus below the run's name.
 PAGE = (
-    replace(WIDE[0], notes=("weights",), problem="warning"),
-    *(column for column in WIDE[1:] if column.heading not in ("model", "objective", "corpus", "task", "metric")),
+    TableColumn("run", ("run", "({state})"), notes=("weights",), problem="warning", first="ascending"),
+    TableColumn("transfer", notes=("{several seeds} seeds",), first="ascending"),
+    TableColumn("score", ("mean", "reason"), notes=("median {median}", "other metrics"), first="descending"),
+    TableColumn(
+        "difference from control",
+        ("difference",),
+        notes=("({interval})", "verdict", "detectable: {smallest detectable}", "seeds needed: {seeds needed}"),
+        first="descending",
+    ),
+    TableColumn(
+        "difference from word counts",
+        ("difference to baseline",),
+        notes=("from {better baseline}", "({interval to baseline})", "verdict to baseline"),
+        first="descending",
+    ),
+    TableColumn("pretraining tokens", first="ascending"),
+    TableColumn("pretraining time", first="ascending"),
+    TableColumn("pretraining FLOP", first="ascending"),
+    TableColumn("parameters", first="ascending"),
+    TableColumn("trained parameters", notes=("share",), first="ascending"),
+    TableColumn("memory", first="ascending"),
+    TableColumn("time per seed", first="ascending"),
+    TableColumn("tokens/s", first="descending"),
 )
 #: Columns for a terminal of 100 characters, with a few lines of text per run.
 NARROW = (
-    TableColumn("run", notes=("weights", "reason", "warning"), width=(18, 36)),
-    TableColumn("transfer", notes=("{several seeds} seeds",), width=(9, 10)),
+    TableColumn("run", notes=("weights", "reason", "warning"), width=(18, None)),
+    TableColumn("transfer", notes=("{several seeds} seeds",), width=(9, 9)),
     TableColumn(
         "mean",
         ("mean", "state without score"),
         notes=("median {median}", "other metrics", "state of score"),
-        width=(12, 15),
+        width=(12, 13),
         has_unit=True,
     ),
     TableColumn(
@@ -84,24 +107,13 @@ NARROW = (
         ("difference",),
         notes=("interval", "verdict", "detectable: {smallest detectable for now}", "seeds needed: {seeds needed}")
         + ("from {difference from baseline}", "interval to baseline", "verdict to baseline"),
-        width=(14, 16),
+        width=(14, 14),
     ),
-    TableColumn("pretraining", ("{pretraining tokens} tokens",), notes=("pretraining time",), width=(11, 12)),
-    TableColumn("size, cost", ("parameters",), notes=("{tokens/s} tok/s", "cost in short"), width=(10, 14)),
-)
-_LEADERBOARD = (
-    TableColumn("task", first="ascending"),
-    TableColumn("run", problem="state", first="ascending"),
-    TableColumn("model", first="ascending"),
-    TableColumn("objective", notes=("corpus",), first="ascending"),
-    TableColumn("transfer", first="ascending"),
-    TableColumn("score", ("mean",), notes=("metric", "{several seeds} seeds", "other metrics"), first="descending"),
-    replace(_DIFFERENCE, text=("difference",), notes=("({interval})", "verdict"), first="descending"),
-    TableColumn("pretraining tokens", first="ascending"),
-    TableColumn("pretraining time", first="ascending"),
-    TableColumn("parameters", first="ascending"),
-    TableColumn("trained parameters", notes=("share", "memory", "seconds"), first="ascending"),
-    TableColumn("pretraining FLOP", first="ascending"),
+    TableColumn(
+        "pretraining", ("{pretraining tokens} tokens",), notes=("pretraining time", "{tokens/s} tok/s"), width=(11, 12)
+    ),
+    TableColumn("parameters", notes=("{share} trained",), width=(10, 10)),
+    TableColumn("memory, time", ("memory",), notes=("{time per seed} a seed",), width=(7, 11)),
 )
 
 
@@ -219,19 +231,6 @@ def results_table(rows: Sequence[ReportRow]) -> ReportTable:
     )
 
 
-def leaderboard(entries: Sequence[Entry]) -> ReportTable | None:
-    """Rank the scored runs of each task, best first, without empty columns; return None if there are none."""
-    scored = [entry for entry in entries if entry.score is not None and not entry.is_pretraining]
-    if not scored:
-        return None
-    rows = [ReportRow(entry, entry.name, entry.name, entry.other_metrics) for entry in sorted(scored, key=_position)]
-    return ReportTable("Leaderboard", _LEADERBOARD, (Group(tuple(map(_line, rows))),)).without_empty()
-
-
-def _position(entry: Entry) -> tuple[str, str, float, float, str]:
-    return (entry.task, entry.split, float(entry.num_train or "inf"), entry.order, entry.name)
-
-
 def _group(name: str, rows: Sequence[ReportRow]) -> Group:
     metric = next((row.entry.metric for row in rows if row.entry.metric), "")
     return Group(tuple(map(_line, rows)), name, metric_heading(metric, of_pretraining=name == "pretraining"))
@@ -264,8 +263,7 @@ def _line(row: ReportRow) -> Line:
         "smallest detectable for now": detectable_text(entry.difference, metric) if seeds_needed else "",
         "seeds needed": seeds_needed,
         "share": cost.share_text,
-        "memory": cost.memory_text,
-        "seconds": cost.seconds_text,
+        "better baseline": entry.better_baseline,
     }
     cells = {
         "mean": score_cell(score, metric),
@@ -276,17 +274,16 @@ def _line(row: ReportRow) -> Line:
         "pretraining time": _number(entry.pretraining_seconds, duration),
         "parameters": _number(entry.num_parameters, count),
         "trained parameters": _number(cost.num_trained, count),
-        "cost": Cell.of_lines(cost.in_full),
-        "cost in short": Cell.of_lines(cost.in_short),
+        "memory": _number(cost.peak_memory, memory),
+        "time per seed": _number(cost.seconds, duration),
         "tokens/s": _number(entry.tokens_per_second, count),
-        "pretraining FLOP": _number(
-            None if entry.source is None else entry.source.result.get("flops"), "{:.1e}".format
-        ),
     }
+    kind = entry.transfer if entry.transfer in ("majority", "baseline", "control") else ""
+    if entry.source is not None and not kind:
+        cells["pretraining FLOP"] = _number(entry.source.result.get("flops"), "{:.1e}".format)
     if to_baseline:
         difference = to_baseline["difference"]
         cells["difference from baseline"] = replace(difference, text=f"{entry.better_baseline}: {difference.text}")
-    kind = entry.transfer if entry.transfer in ("majority", "baseline", "control") else ""
     return Line({**{name: Cell(text) for name, text in texts.items()}, **cells}, kind)
 
 

@@ -21,7 +21,7 @@ FORMAT = 1
 #: The entry on the final model, and the folder with its run directory.
 FINAL = "final"
 #: A pretraining run with fewer steps than this has hardly begun.
-_FEW_STEPS = 10
+FEW_STEPS = 10
 
 
 #: The bounds of an interval.
@@ -99,6 +99,11 @@ class _Scores(_SeedScores, total=False):
     layer_weights: _LayerWeights
 
 
+class _Finding(TypedDict):
+    text: str
+    command: str
+
+
 class _AnyResult(_Scores, total=False):
     """The entries of ``result.json`` that are checked when the file is read; other entries may contain anything."""
 
@@ -121,6 +126,7 @@ class _AnyResult(_Scores, total=False):
     deviation: float | None
     standard_error: float | None
     num_train: Whole | None
+    label_counts: dict[str, Whole]
     num_scored: Whole | None
     num_truncated: dict[str, Whole] | None
     learning_rates: list[float] | None
@@ -141,6 +147,7 @@ class _AnyResult(_Scores, total=False):
     num_trained_parameters: Whole | None
     peak_memory: Whole | None
     flops: NonNegative | None
+    findings: list[_Finding]
 
 
 class _OneSeed(TypedDict):
@@ -332,7 +339,7 @@ def largest_values(results: Sequence[RunResult], *names: str) -> dict[str, Any]:
 def few_steps_warning(result: RunResult) -> str | None:
     """Return a warning if a pretraining run took so few steps that its weights have hardly changed."""
     steps = result.more.get("steps")
-    if result.command != "pretrain" or not isinstance(steps, int) or steps >= _FEW_STEPS:
+    if result.command != "pretrain" or not isinstance(steps, int) or steps >= FEW_STEPS:
         return None
     return (
         f"this run took only {steps} {'step' if steps == 1 else 'steps'}, so its weights have hardly changed: pretrain "

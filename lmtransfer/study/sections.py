@@ -33,6 +33,7 @@ from lmtransfer.reporting.table import (
     score_text,
 )
 from lmtransfer.reporting.verdict_text import difference_with_unit, interval_text, verdict_text, with_unit
+from lmtransfer.reporting.what_now import Finding
 from lmtransfer.study.plan import PRETRAIN, FigureSpec, StudyPlan
 from lmtransfer.system.durable import write_text
 from lmtransfer.system.printable import count, format_metric
@@ -119,6 +120,21 @@ def read_rows(plan: StudyPlan) -> list[StudyRow]:
         if of_stages:
             rows.append(StudyRow(recipe, of_stages.pop(PRETRAIN, None), of_stages))
     return rows
+
+
+def study_findings(rows: Sequence[StudyRow]) -> list[Finding]:
+    """Return the weightiest finding of each transfer, with the recipes and transfers that have the same one."""
+    places: dict[str, list[str]] = {}
+    commands: dict[str, str] = {}
+    for row in rows:
+        for name, entry in row.transfers.items():
+            for saved in (entry.run.result.get("findings") or [])[:1]:
+                places.setdefault(saved["text"], []).append(f"{row.recipe} {name}")
+                commands.setdefault(saved["text"], saved["command"])
+    return [
+        Finding(f"{of[0]}{f' and {len(of) - 1} more' if len(of) > 1 else ''}: {text}", commands[text])
+        for text, of in places.items()
+    ]
 
 
 def write_table(rows: Sequence[StudyRow], plan: StudyPlan) -> Path:

@@ -173,6 +173,13 @@ class Task(ABC):
         """Return answers and each example's contribution to the metrics; None if these cannot be stored per example."""
         return None
 
+    def capitals(self, examples: Sequence[Any]) -> tuple[str, float, float] | None:
+        """Return the tag that capital letters tell best, and how many words have them: with this tag, and with others.
+
+        The two shares are between 0 and 1; the result is None if the task has no tags.
+        """
+        return None
+
     def calibration(self, encoded: EncodedExamples, outputs: np.ndarray) -> dict[str, Any] | None:
         """Measure how well probabilities match accuracy, for ``result.json``; None if answers have no probabilities."""
         return None

@@ -252,8 +252,10 @@ def test_the_card_says_what_is_known(pretrained: Callable[[str], Path]) -> None:
     for part in ("# Small films", "text", "masked tokens (mlm) and next sentence (nsp)", f"{result['steps']:,} steps"):
         assert part in text
     namespace: dict[str, Any] = {}
-    code = text.partition("```python\n")[2].partition("```")[0]
-    exec(code.replace('"card"', f'"{folder}"'), namespace)  # the code in the card works
+    assert "| language | en, de |" in text
+    for code in (part.partition("```")[0] for part in text.split("```python\n")[1:]):
+        exec(code.replace('"card"', f'"{folder}"'), namespace)  # the code in the card works
+    assert len(namespace["model"].config.architectures) == 1
     assert namespace["output"]["prediction_logits"].dim() == 3
 
 
@@ -323,6 +325,16 @@ def test_of_several_seeds_the_first_is_exported_with_the_scores_of_all(world: Pa
     card = Path("out/seeds/README.md").read_text()
     for part in (result, result["control"]):
         assert f"{100 * part['mean']:.1f} \u00b1 {100 * part['deviation']:.1f}" in card
+    (labels,) = (line for line in card.splitlines() if line.startswith("| labels |"))
+    counts = result["label_counts"]
+    assert sum(counts.values()) == 20
+    assert labels == f"| labels | {', '.join(f'{label} ({count})' for label, count in counts.items())} |"
+    code = card.partition("```python\n")[2].partition("```")[0]
+    namespace: dict[str, Any] = {}
+    exec(code.replace('"seeds"', '"out/seeds"'), namespace)
+    assert namespace["model"].task == "text-classification"
+    (answer,) = namespace["model"]("a good film")
+    assert answer["label"] in counts
     of_one = json.loads(Path("runs/finetune/seeds/seed-0/result.json").read_text())
     assert of_one["tokens"] < result["tokens"]
     (budget,) = (line for line in card.splitlines() if "task budget" in line)

@@ -308,7 +308,7 @@ def test_a_control_can_be_added_later(world: Path, capsys: pytest.CaptureFixture
     before = result("runs/finetune/one")
     tokenizer = {path.name: path.stat().st_mtime_ns for path in Path("runs/finetune/one/tokenizer").iterdir()}
     assert lmtransfer(*words) == 0
-    assert "control=true resume=true" in capsys.readouterr().out
+    assert "seeds=5 control=true" in capsys.readouterr().out  # a spread and a control, in a run of its own
     assert lmtransfer(*words, "control=true", "keep_weights=false") == 0
     after = result("runs/finetune/one")
     assert before["control"] is None

@@ -64,10 +64,12 @@ def test_one_page_answer_first_then_everything(reported):
     assert "helped in 2 of 2" in answer.words
     assert len(sentences) == 2
     heads = [heading.words.split()[0] for heading in page.all("h2")]
-    assert heads == ["Leaderboard", "Results", "Sweep", "Figures", "Runs"]
-    order = [one for one in page if one.tag in ("h1", "h2") or one is answer]
+    assert heads == ["Results", "Sweep", "Figures", "Runs"]
+    order = [one for one in page if one.tag in ("h1", "h2", "svg") or one is answer]
     assert order[1] is answer
-    sweep = columns(page.all("table")[2])
+    assert "sst2" in order[2].attributes["aria-label"]  # the figure of the clearest comparison
+    assert order[2].tag == "svg"
+    sweep = columns(page.all("table")[1])
     assert [cell.words for cell in sweep["objective.mask_prob"]] == ["0.15", "0.4"]
     details = page.with_id("runs").all("details")
     assert len(details) == 5

@@ -17,14 +17,14 @@ from lmtransfer.training.hardware import peak_memory
 COMMON = {"command", "task", "split", "metrics", "main_metric", "control", "seconds", "tokens", "tokens_per_second"}
 COMMON |= {"format", "num_parameters", "task_fingerprint"}
 PRETRAINED = COMMON | {"checkpoint", "checkpoint_step", "steps", "epochs", "unigram_entropy", "attention", "flops"}
-PRETRAINED |= {"peak_memory", "text_words", "words"}
+PRETRAINED |= {"peak_memory", "text_words", "words", "findings"}
 OVER_SEEDS = {"seeds", "mean", "median", "deviation", "n"}
 TRAINED = COMMON | {"higher_is_better", "seed", "pretraining_seed", "learning_rate", "labels", "majority_label"}
 TRAINED |= {"num_train", "num_held_out", "num_scored", "num_truncated", "chosen_by", "chosen_score", "chosen_step"}
 TRAINED |= {"steps", "epochs", "collapsed", "layer_weights", "num_trained_parameters", "peak_memory", "calibration"}
 TRAINED |= {"classes", "deterministic"}
 WHOLE = TRAINED | OVER_SEEDS | {"majority", "init", "learning_rate_edge", "learning_rates", "difference"}
-WHOLE |= {"baselines", "better_baseline", "baseline_difference"}
+WHOLE |= {"baselines", "better_baseline", "baseline_difference", "findings", "label_counts"}
 SCORED = COMMON | OVER_SEEDS | {"higher_is_better", "collapsed", "majority", "labels", "num_scored", "num_truncated"}
 SCORED |= {"calibration", "classes", "deterministic"}
 PAIRS = COMMON | {"zero_shot", "pretraining_seed", "higher_is_better", "chance", "num_scored", "num_sentences"}

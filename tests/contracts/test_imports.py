@@ -82,6 +82,7 @@ INNER: dict[str, tuple[str, ...]] = {
     "reporting": (
         "verdict_text",
         "runs",
+        "what_now",
         "table",
         "result_tables",
         "figures",

@@ -88,10 +88,14 @@ def test_no_control_character_reaches_a_terminal(wild: str) -> None:
     assert all(character.isprintable() or character == "\n" for character in text)
 
 
-def test_scores_come_with_seeds_controls_and_intervals(tmp_path: Path) -> None:
+@pytest.mark.parametrize("counted", [None, {"TF-IDF": [0.75, 0.77], "NB-SVM": [0.5, 0.5]}])
+def test_scores_come_with_seeds_controls_word_counts_and_intervals(
+    counted: dict[str, list[float]] | None, tmp_path: Path
+) -> None:
     pretraining(tmp_path / "pretrain" / "films")
     init = str(tmp_path / "pretrain" / "films")
-    transfer(tmp_path / "finetune" / "ft", [0.70, 0.72], controls=[0.60, 0.64], init=init)
+    folder = tmp_path / "finetune" / "ft"
+    transfer(folder, [0.70, 0.72], controls=[0.60, 0.64], baselines=counted, init=init)
     entries = [entry for entry in make_entries(collect(tmp_path)) if not entry.is_pretraining]
     text = write_card(**KNOWN, metadata=metadata(library="transformers"), scores=entries)
     (line,) = [line for line in text.splitlines() if line.startswith("| sst2 ")]
@@ -101,6 +105,7 @@ def test_scores_come_with_seeds_controls_and_intervals(tmp_path: Path) -> None:
         "71.0 +- 1.4",
         "62.0 +- 2.8",
         "+9.0 (-3.7 to +21.7)",
+        *([] if counted is None else ["76.0 +- 1.4 (TF-IDF)", "-5.0"]),
     ]
 
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -11,45 +10,11 @@ from fakes.objectives import bert
 
 from lmtransfer.errors import RunDirectoryError
 from lmtransfer.interop.open_run import open_saved
-from lmtransfer.launch.run_once import command_settings
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
 from lmtransfer.pretraining.diagnostics import callbacks_of
-from lmtransfer.pretraining.messages import next_lines
 from lmtransfer.training.callbacks import UnigramPlateau
 from lmtransfer.training.optim.optimizers import AdamW, Muon
-
-
-def suggested(corpus: str, *, small: bool) -> list[str]:
-    """Return the words of the command that the closing message suggests."""
-    lines = next_lines(Path("runs/pretrain/mine"), corpus, small=small, output_root=Path("runs"))
-    assert lines[-1].split() == ["lmtransfer", "report", "runs"]
-    return shlex.split(lines[0].partition("?")[2])
-
-
-@pytest.mark.parametrize(
-    ("corpus", "task", "small"),
-    [
-        ("python_docs", "python_docs", False),
-        ("imdb_unsup", "sst2", True),
-        ("text", "text_classification", False),
-        ("fra", "text_classification", True),
-    ],
-)
-def test_the_suggested_command_fits_the_text(corpus: str, task: str, small: bool) -> None:
-    program, command, *words = suggested(corpus, small=small)
-    assert (program, command) == ("lmtransfer", "finetune")
-    settings: Any = command_settings(command, words)
-    assert settings.task.get("name") == task
-    assert (settings.init, settings.seeds, settings.control) == ("runs/pretrain/mine", 5, True)
-    assert any(word.startswith("experiment=") for word in words) == small
-
-
-def test_whoever_has_own_labels_learns_what_the_files_hold() -> None:
-    for small in (True, False):
-        told = " ".join(next_lines(Path("runs/pretrain/mine"), "text", small=small, output_root=Path("runs")))
-        assert "columns text and label" in told
-        assert ("few_labels" in told) == small
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 from itertools import combinations, pairwise
 from math import radians, sin
 from pathlib import Path
@@ -18,7 +19,7 @@ from matplotlib.figure import Figure
 from lmtransfer.reporting.figures import drawing
 from lmtransfer.reporting.figures.drawing import draw_points
 from lmtransfer.reporting.figures.scores import layer_panel
-from lmtransfer.reporting.figures.spec import Chart, LossCurve, Panel, Series, moving_average
+from lmtransfer.reporting.figures.spec import Chart, Kind, LossCurve, Panel, Series, moving_average
 from lmtransfer.reporting.figures.style import (
     MARKERS,
     PALETTE,
@@ -29,6 +30,8 @@ from lmtransfer.reporting.figures.style import (
     spread_apart,
 )
 from lmtransfer.reporting.runs.details import LayerWeights
+from lmtransfer.verdicts.difference import Difference
+from lmtransfer.verdicts.pairing_and_variance import VariancePart
 from lmtransfer.verdicts.spread import Spread, spread
 
 SCORE = spread([0.5, 0.6, 0.7])
@@ -151,10 +154,8 @@ def test_every_line_has_its_own_colour_and_marker(number: int) -> None:
     looks = {(to_hex(line.lines[0].get_color()), line.lines[0].get_marker()) for line in lines(figure)}
     assert len(looks) == number
     shown = [label.partition(" line ")[0] for label in labels]
-    if number > len(PALETTE):  # the label shows the marker
-        assert shown == [MARKERS[line.lines[0].get_marker()] for line in lines(figure)]
-    else:
-        assert labels == [f"line {k}" for k in range(number)]
+    assert shown == [MARKERS[line.lines[0].get_marker()] for line in lines(figure)]
+    assert len(set(shown[: len(PALETTE)])) == len(PALETTE)  # so that the first lines differ without their colors
 
 
 def test_scores_at_one_name_stand_beside_each_other_and_nearest_to_it() -> None:
@@ -187,13 +188,63 @@ def test_scores_at_one_number_stand_beside_each_other_and_nearest_to_it(numbers:
     for one, other in combinations(places, 2):
         assert all(abs(x - y) > 4 for x, y in zip(one, other, strict=True))
     for of_line in places:
-        assert all(abs(x - at) < 16 for x, at in zip(of_line, exact, strict=True))
+        assert all(abs(x - at) < 18 for x, at in zip(of_line, exact, strict=True))
     dots = [line for line in axes.lines if to_hex(line.get_markerfacecolor()) == "#ffffff"]
-    assert sorted(x for dot in dots for x in on_paper(dot)) == pytest.approx(
-        sorted(x for of_line in places for x in of_line for _ in SCORE.values)
-    )
+    whiskers = sorted(x for of_line in places for x in of_line)
+    at = sorted({round(x, 3) for dot in dots for x in on_paper(dot)})
+    assert len(at) == len(whiskers)
+    assert all(2.5 < x - whisker < 5 for x, whisker in zip(at, whiskers, strict=True))  # beside it, not on it
     for line in lines(figure):  # the numbers themselves stay as they are
         assert tuple(line.lines[0].get_xdata()) == numbers
+
+
+def test_a_control_has_the_marker_of_its_line() -> None:
+    names = ("frozen", "finetuned", "frozen control", "finetuned, control", "control")
+    series = [Series(name, ((1.0, SCORE), (5.0, SCORE)), is_control="control" in name) for name in names]
+    figure, labels = of_points(series, "tokens")
+    frozen, finetuned, *controls = (line.lines[0] for line in lines(figure))
+    assert frozen.get_marker() != finetuned.get_marker()
+    assert [line.get_marker() for line in controls] == [frozen.get_marker(), finetuned.get_marker(), "o"]
+    assert len({to_hex(line.get_color()) for line in controls}) == 1
+    assert [label.partition(" ")[2] for label in labels] == list(names)
+
+
+@pytest.mark.parametrize("kind", ["bars", "columns"])
+def test_the_dots_of_a_bar_are_beside_its_whisker(kind: Kind) -> None:
+    series = (Series("", (("a", spread(SEEDS)),)), Series("", (("b", spread([0.2, 0.3])),)))
+    figure, _ = of_panel(Panel(kind, "", "accuracy", series))
+    figure.canvas.draw()
+    axes, across = figure.axes[0], int(kind == "bars")  # the axis on which the names are
+    for line in (line for line in axes.lines if line.get_marker() == "o" and is_white(line)):
+        on_paper = line.get_transform().transform(line.get_xydata())
+        of_names = [axes.transData.transform((round(x), 0) if kind == "columns" else (0, round(y)))
+                    for x, y in line.get_xydata()]  # fmt: skip
+        distances = [72 / figure.dpi * abs(point[across] - name[across])
+                     for point, name in zip(on_paper, of_names, strict=True)]  # fmt: skip
+        assert distances == pytest.approx([6.5] * len(distances))
+
+
+def test_differences_from_control_and_from_word_counts_stand_apart() -> None:
+    own = Difference(delta=0.1, verdict="better", scope="this checkpoint", standard_error=0.01,
+                     degrees_of_freedom=4.0, p_value=0.01, paired=True, num_seeds=(5, 5), num_pretrainings=(1, 0),
+                     parts=(VariancePart("finetuning", 1e-4, 4.0),))  # fmt: skip
+    counted = replace(own, delta=-0.2, verdict="worse")
+    bars = [
+        Series("", ((name, SCORE),), differences={"ft": own} if name == "ft" else {}) for name in ("majority", "ft")
+    ]
+    words = Series("word counts", (("ft", SCORE),), differences={"ft": counted})
+    figure, _ = of_panel(Panel("differences", "", "accuracy", (*bars, words)))
+    axes = figure.axes[0]
+    points = [container.lines[0].get_xydata()[0] for container in lines(figure)]
+    assert [point[0] for point in points] == pytest.approx([10, -20])
+    assert [round(point[1]) for point in points] == [1, 1]
+    assert points[0][1] < 1 < points[1][1]
+    assert [text.get_text() for text in axes.texts] == ["+10.0  better", "-20.0  worse"]
+    assert "from word counts" in axes.get_title(loc="left")
+    alone, _ = of_panel(Panel("differences", "", "accuracy", tuple(bars)))
+    assert "word counts" not in alone.axes[0].get_title(loc="left")
+    assert alone.axes[0].get_xlabel() == "difference from control (points)"
+    assert [container.lines[0].get_ydata()[0] for container in lines(alone)] == [1]
 
 
 def test_a_single_line_stands_at_its_places() -> None:

@@ -138,7 +138,7 @@ def test_accuracy_by_number_of_labels(tmp_path):
     sizes = (100.0, 300.0, 1000.0)
     assert values(panel.series) == {
         "finetuned": dict.fromkeys(sizes, (0.6, 0.62)),
-        "control": dict.fromkeys(sizes, (0.5, 0.52)),
+        "finetuned control": dict.fromkeys(sizes, (0.5, 0.52)),
     }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import re
 from pathlib import Path
 
@@ -110,3 +111,14 @@ def test_everything_that_the_style_names_is_on_a_page() -> None:
     used = " ".join(path.read_text() for path in [*folder.rglob("*.j2"), *folder.glob("*.py")])
     assert names
     assert {name for name in names if name.rstrip("-") not in used} == set()
+
+
+def test_what_stood_out_in_a_run_is_text_on_the_page_and_its_command_is_not(tmp_path: Path) -> None:
+    path = transfer(tmp_path / "finetune" / "ft", [0.7, 0.72]) / "result.json"
+    result = json.loads(path.read_text())
+    result["findings"] = [{"text": "28 % were cut\x1b[2J <b>", "command": "lmtransfer finetune init=somewhere"}]
+    path.write_text(json.dumps(result))
+    entries = make_entries(collect(tmp_path))
+    page = html_report(entries, [], [], title="t")
+    assert "28 % were cut\\x1b[2J &lt;b&gt;" in page
+    assert "init=somewhere" not in page  # anyone may have written the file

@@ -8,7 +8,7 @@ import pytest
 from fakes.runs import pretraining, transfer, write_run
 from rich.console import Console
 
-from lmtransfer.reporting.result_tables import leaderboard, print_points, results_table, sweep_table, table_rows
+from lmtransfer.reporting.result_tables import PAGE, print_points, results_table, sweep_table, table_rows
 from lmtransfer.reporting.runs.collect import collect
 from lmtransfer.reporting.runs.entries import make_entries
 from lmtransfer.reporting.runs.sweeps import find_sweeps, make_sweep
@@ -74,7 +74,7 @@ def test_every_chosen_metric_of_runs_controls_and_baselines_is_in_every_table(tm
     means = {row.entry.transfer: {name: one.mean for name, one in row.other_metrics.items()} for row in rows}
     wanted = {"majority": 0.25, "baseline": 0.45, "control": 0.35, "finetuned": 0.55}
     assert means == {way: dict.fromkeys(metrics[1:], pytest.approx(mean)) for way, mean in wanted.items()}
-    board = leaderboard(entries)
+    board = results_table(table_rows(entries)).select(PAGE)
     notes = [note for line in board.lines for column in board.columns for note in column.cell(line).notes]
     for name in metrics[1:]:
         shown = {"macro_f1": "macro_f1 (%) 55.0 \u00b1 7.1", "matthews": "matthews 0.550 \u00b1 0.071"}[name]

@@ -385,12 +385,12 @@ def test_a_run_below_a_baseline_is_not_plainly_better(tmp_path, counted, verdict
     low, high = (100 * limit for limit in entry.baseline_difference.interval)
     mean = sum(counted) / 3
     words = (
-        f"Against counting words: {said}; on sst2, dev, 1,000 labels, ft (finetuned) reaches 71.0 % accuracy against "
+        f"Against counting words: {said or 'better'}; on sst2, dev, 1,000 labels, ft (finetuned) reaches 71.0 % "
+        "accuracy against "
         f"{100 * mean:.1f} % for NB-SVM, a difference of {71 - 100 * mean:+.1f} points (95 % interval {low:+.1f} to "
         f"{high:+.1f} over 3 "
     )
-    assert (words in answer([entry])) == bool(said)
-    assert ("counting words" in answer([entry])) == bool(said)
+    assert words in answer([entry])
     assert not tells(answer([entry]), "as well")
     rows = {row.run: row for row in table_rows([entry])}
     assert list(rows) == ["majority", "NB-SVM", "TF-IDF", "ft control", "ft"]

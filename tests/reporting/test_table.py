@@ -39,16 +39,28 @@ def page(entries: list[Entry]) -> Element:
     return page_of(entries)
 
 
-def test_the_leaderboard_has_the_numbers_of_the_entries(entries: list[Entry], page: Element) -> None:
-    board = columns(page.with_id("leaderboard").one("table"))
-    names = [cell.words for cell in board["run"]]
-    assert names == ["good", "even", "bad", "alone"]  # 1,000 labels with the best first, then all
+def of_runs(page: Element, *names: str) -> dict[str, dict[str, Element]]:
+    """The cells of the table of results by heading, for each of the named runs."""
+    table = columns(page.with_id("results").one("table"))
+
+    def place_of(name: str) -> int:
+        (place,) = (
+            place
+            for place, cell in enumerate(table["run"])
+            if cell.words.startswith(name) and not cell.words.startswith(f"{name} control")
+        )
+        return place
+
+    return {name: {heading: cells[place_of(name)] for heading, cells in table.items()} for name in names}
+
+
+def test_the_table_has_the_numbers_of_the_entries(entries: list[Entry], page: Element) -> None:
     scored = {entry.name: entry for entry in entries if entry.score is not None and not entry.is_pretraining}
-    assert sorted(names) == sorted(scored)
-    for place, name in enumerate(names):
+    assert sorted(scored) == ["alone", "bad", "even", "good"]
+    for name, row in of_runs(page, *scored).items():
         entry = scored[name]
         metric = entry.metric or ""
-        score, difference = board["score"][place], board["difference from control"][place]
+        score, difference = row["score"], row["difference from control"]
         assert entry.score is not None
         assert entry.difference is not None
         assert float(score.attributes["data-sort"]) == entry.score.mean
@@ -58,26 +70,22 @@ def test_the_leaderboard_has_the_numbers_of_the_entries(entries: list[Entry], pa
         assert entry.difference.verdict in difference.words
         for end in entry.difference.interval or ():
             assert format_difference(end, metric) in difference.words
-        assert board["task"][place].words == entry.group
-        assert board["transfer"][place].words == "finetuned"
+        assert row["transfer"].words.startswith("finetuned")
         costs = {
             "pretraining tokens": (entry.pretraining_tokens, count),
             "pretraining time": (entry.pretraining_seconds, duration),
             "parameters": (entry.num_parameters, count),
         }
         for heading, (value, text) in costs.items():
-            cell = board[heading][place]
             assert value is not None
-            assert cell.words == text(value)
-            assert float(cell.attributes["data-sort"]) == value
+            assert row[heading].words == text(value)
+            assert float(row[heading].attributes["data-sort"]) == value
 
 
 def test_a_verdict_is_a_sign_and_a_word(page: Element) -> None:
-    board = columns(page.with_id("leaderboard").one("table"))
-    signs = {
-        name.words: (cell.one(css="sign").text, cell.words)
-        for name, cell in zip(board["run"], board["difference from control"], strict=True)
-    }
+    rows = of_runs(page, "good", "bad", "even", "alone")
+    cells = {name: row["difference from control"] for name, row in rows.items()}
+    signs = {name: (cell.one(css="sign").text, cell.words) for name, cell in cells.items()}
     assert {name: sign for name, (sign, _) in signs.items()} == {
         "good": "\u25b2",
         "bad": "\u25bc",
@@ -89,7 +97,7 @@ def test_a_verdict_is_a_sign_and_a_word(page: Element) -> None:
 
 
 def test_headings_that_sort_are_buttons_and_say_their_order(page: Element) -> None:
-    board = page.with_id("leaderboard").one("table")
+    board = page.with_id("results").one("table")
     assert "sorts" in board.classes
     headings = board.one("thead").all("th")
     assert {"score", "difference from control", "pretraining tokens"} <= {heading.words for heading in headings}
@@ -106,7 +114,8 @@ def test_every_cell_names_its_column_for_a_narrow_screen(page: Element) -> None:
 
 
 def test_costs_that_no_run_knows_have_no_column(page: Element, tmp_path: Path) -> None:
-    assert "trained parameters" not in columns(page.with_id("leaderboard").one("table"))
+    headings = columns(page.with_id("results").one("table"))
+    assert not {"trained parameters", "memory", "difference from word counts"} & set(headings)
     known = tmp_path / "known"
     source = pretraining(known / "pretrain" / "base")
     add(source / "result.json", '"flops": 2.5e15')
@@ -114,11 +123,29 @@ def test_costs_that_no_run_knows_have_no_column(page: Element, tmp_path: Path) -
     add(run / "result.json", '"num_trained_parameters": 1234567, "peak_memory": 612345678')
     result = json.loads((run / "result.json").read_text())
     share = f"{100 * 1234567 / result['num_parameters']:.0f} %"
-    board = columns(page_of(make_entries(collect(known))).with_id("leaderboard").one("table"))
-    trained = board["trained parameters"][0].words
-    assert trained == f"1.2M{share}612 MB{duration(result['seconds'] / result['n'])}"
-    assert board["pretraining FLOP"][0].words == "2.5e+15"
-    assert float(board["pretraining FLOP"][0].attributes["data-sort"]) == 2.5e15
+    own = page_of(make_entries(collect(known)))
+    rows = of_runs(own, "ft", "majority")
+    assert rows["ft"]["trained parameters"].words == f"1.2M{share}"
+    assert rows["ft"]["memory"].words == "612 MB"
+    assert rows["ft"]["time per seed"].words == duration(result["seconds"] / result["n"])
+    assert float(rows["ft"]["memory"].attributes["data-sort"]) == 612345678
+    assert rows["ft"]["pretraining FLOP"].words == "2.5e+15"
+    assert float(rows["ft"]["pretraining FLOP"].attributes["data-sort"]) == 2.5e15
+    assert {heading for heading, cell in rows["majority"].items() if cell.words} == {"run", "transfer", "score"}
+
+
+def test_the_difference_from_word_counts_is_in_the_row_of_its_run(tmp_path: Path) -> None:
+    counted = {"TF-IDF": [0.75, 0.77, 0.76], "NB-SVM": [0.5, 0.5, 0.5]}
+    transfer(tmp_path / "finetune" / "ft", [0.70, 0.71, 0.72], controls=[0.6, 0.61, 0.62], baselines=counted)
+    (entry,) = make_entries(collect(tmp_path))
+    assert entry.baseline_difference is not None
+    rows = of_runs(page_of([entry]), "ft", "TF-IDF", "NB-SVM")
+    cell = rows["ft"]["difference from word counts"]
+    assert cell.one(css="sign").text == "\u25bc"
+    assert float(cell.attributes["data-sort"]) == entry.baseline_difference.delta
+    for part in ("-5.0", "from TF-IDF", "worse", format_difference(entry.baseline_difference.interval[0], "accuracy")):
+        assert part in cell.words
+    assert [rows[name]["difference from word counts"].words for name in ("TF-IDF", "NB-SVM")] == ["", ""]
 
 
 def add(path: Path, field: str) -> None:
@@ -130,7 +157,8 @@ def test_the_table_of_results_has_every_row_and_its_baselines(entries: list[Entr
     rows = table_rows(entries)
     shown_rows = columns(table)
     assert len(shown_rows["run"]) == len(rows)
-    for row, run, mean, verdict in zip(rows, shown_rows["run"], shown_rows["mean"], shown_rows["verdict"], strict=True):
+    shown = zip(rows, shown_rows["run"], shown_rows["score"], shown_rows["difference from control"], strict=True)
+    for row, run, mean, verdict in shown:
         assert row.run in run.words
         assert row.entry.model in run.words
         if row.entry.score is not None:

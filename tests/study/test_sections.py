@@ -34,7 +34,7 @@ from lmtransfer.study.progress import (
     share_pretraining,
     summary,
 )
-from lmtransfer.study.sections import findings, lines_of, make_sections, place_text, read_rows
+from lmtransfer.study.sections import findings, lines_of, make_sections, place_text, read_rows, study_findings
 
 MASKS = {"low": 0.05, "middle": 0.15, "high": 0.8}
 #: Accuracy of three seeds by recipe; the middle one is far better than the others.
@@ -294,3 +294,17 @@ def test_a_folder_without_a_study_has_no_progress(tmp_path: Path) -> None:
     (tmp_path / "study.json").write_text(json.dumps({"a": 1}))
     with refuses(RunDirectoryError, "study.json"):
         progress_of(tmp_path)
+
+
+def test_the_weightiest_finding_of_each_transfer_is_said_once(tmp_path: Path) -> None:
+    plan = make_plan(config(output_root=str(tmp_path)))
+    make_runs(plan)
+    assert study_findings(read_rows(plan)) == []
+    said = {"low": ["cut", "weak"], "middle": ["cut"], "high": ["weak"]}
+    for job in plan.jobs:
+        if job.stage != "pretrain":
+            path = job.run / "result.json"
+            own = [{"text": text, "command": f"lmtransfer {text} {job.recipe}"} for text in said[job.recipe]]
+            path.write_text(json.dumps(json.loads(path.read_text()) | {"findings": own}))
+    shown = [(finding.text, finding.command) for finding in study_findings(read_rows(plan))]
+    assert shown == [("low probe and 1 more: cut", "lmtransfer cut low"), ("high probe: weak", "lmtransfer weak high")]

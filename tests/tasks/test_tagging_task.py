@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -242,3 +243,37 @@ def test_ud_ewt_has_its_published_counts() -> None:
         next(count for kind, count in ewt.notes["dev"].counts.items() if name in kind) for name in ("(3-4)", "(8.1)")
     )
     assert (ranges, nodes, len(ewt.notes["dev"].counts)) == (359, 4, 2)
+
+
+def lines_of(rows: list[tuple[str, str]]) -> str:
+    """Sentences of ten words each."""
+    return "".join(f"{word}\t{tag}\n" + "\n" * (place % 10 == 9) for place, (word, tag) in enumerate(rows))
+
+
+def test_capitals_find_the_tag_that_case_tells(tmp_path: Path) -> None:
+    rng = random.Random(0)
+    rows: list[tuple[str, str]] = []
+    for _ in range(400):
+        tag = rng.choice(["NOUN", "VERB", "ADJ", "PROPN"])
+        is_capital = rng.random() < {"NOUN": 0.6, "VERB": 0.1, "ADJ": 0.0, "PROPN": 0.95}[tag]
+        rows.append(("Wort" if is_capital else "wort", tag))
+    rows.append(("Einmal", "X"))  # too rare to say anything
+
+    def share(capitals: list[bool]) -> float:
+        return sum(capitals) / len(capitals)
+
+    shares = {
+        tag: [share([word.istitle() for word, own in rows if (own == tag) == is_own]) for is_own in (True, False)]
+        for tag in ("NOUN", "VERB", "ADJ", "PROPN")
+    }
+    found = task(tmp_path, lines_of(rows))
+    assert found.capitals(found.examples("train")) == pytest.approx(("PROPN", *shares["PROPN"]))
+    assert max(shares, key=lambda tag: shares[tag][0] - shares[tag][1]) == "PROPN"
+
+
+def test_capitals_of_spans_are_those_of_their_kind(tmp_path: Path) -> None:
+    rows = [("Anna", "B-PER"), ("Ada", "I-PER"), ("saw", "O"), ("acme", "B-ORG")] * 30
+    found = task(tmp_path, lines_of(rows), scheme="bio")
+    assert found.capitals(found.examples("train")) == ("PER", 1.0, 0.0)
+    few = task(tmp_path, lines_of(rows[:8]), scheme="bio")
+    assert few.capitals(few.examples("train")) is None

@@ -35,6 +35,8 @@ from lmtransfer.system.printable import count, duration, format_metric, in_perce
 _TEMPLATE = Path(__file__).with_name("card.md.j2")
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
+#: The pipelines whose code a card shows: those of transformers that answer with labels or words.
+_PIPELINES = ("text-classification", "token-classification", "fill-mask", "text-generation")
 _METHODS = {
     "frozen": "frozen encoder with a trained head",
     "full": "finetuned",
@@ -124,7 +126,8 @@ def write_card(
 
 
 def _table_of_scores(entries: Sequence[Entry]) -> str:
-    headings = ("task", "split", "labels", "transfer", "metric", "seeds", "score", "control", "difference")
+    headings = ["task", "split", "labels", "transfer", "metric", "seeds", "score", "control", "difference"]
+    headings += ["word counts", "difference from word counts"]
     rows = []
     for entry in entries:
         metric, score = entry.metric or "", entry.score
@@ -139,9 +142,11 @@ def _table_of_scores(entries: Sequence[Entry]) -> str:
                 score_text(score, metric),
                 score_text(entry.control, metric),
                 difference_text(entry.difference, metric),
+                "" if entry.baseline is None else f"{score_text(entry.baseline, metric)} ({entry.better_baseline})",
+                difference_text(entry.baseline_difference, metric),
             )
         )
-    return markdown_table(plain_table("Scores", headings, rows)).rstrip()
+    return markdown_table(plain_table("Scores", headings, rows).without_empty()).rstrip()
 
 
 def card_of(
@@ -173,7 +178,7 @@ def card_of(
             tags=tags,
         ),
         about=_about(run, stages, architecture, source),
-        facts=_facts(run, stages, architecture, source),
+        facts=_facts(run, stages, architecture, source, settings.languages),
         loading=_loading(run, library=library, architecture=architecture, settings=settings),
         limits=_limits(run, stages),
         scores=_scores(run, others),
@@ -249,9 +254,11 @@ def _limits(run: OpenRun, lineage: Sequence[Run]) -> list[str]:
 def _loading(run: OpenRun, *, library: str, architecture: str, settings: CardSettings) -> dict[str, Any]:
     """Return the values for the code that loads the export: the library, its class, and the location of the files."""
     place = settings.load_arguments
+    pipeline = pipeline_of(architecture) if architecture else ""
     return {
         "library": library,
         "auto_class": auto_class(architecture) if architecture else "",
+        "pipeline": pipeline if library == "transformers" and pipeline in _PIPELINES else "",
         "place": place,
         "base": _base(settings),
         "num_labels": len(run.head["output.bias"]) if library == "peft" else None,
@@ -270,7 +277,9 @@ def _base(settings: CardSettings) -> str:
     return f'{settings.load_arguments[:-1]}/{BASE}"'
 
 
-def _facts(run: OpenRun, lineage: Sequence[Run], architecture: str, source: str | None) -> dict[str, str]:
+def _facts(
+    run: OpenRun, lineage: Sequence[Run], architecture: str, source: str | None, languages: Sequence[str]
+) -> dict[str, str]:
     """Collect the facts, one line each, keyed by name; facts that the run's files do not contain are left out."""
     parameters = sum(parameter.numel() for parameter in run.learner.parameters())
     tokenizer = run.saved.tokenizer
@@ -278,6 +287,7 @@ def _facts(run: OpenRun, lineage: Sequence[Run], architecture: str, source: str 
         "architecture": f"{architecture + ', ' if architecture else ''}{model_label(run.saved.config['model'])}, "
         f"{count(parameters)} parameters",
         "vocabulary": f"{tokenizer.num_pieces:,} pieces",
+        **({"language": ", ".join(languages)} if languages else {}),
         **({"imported from": name} if (name := _hub_name(source)) else {}),
     }
     stages = _pretrainings(lineage)
@@ -343,15 +353,23 @@ def _task_facts(run: OpenRun, origin: Run) -> dict[str, str]:
     own = read_run(run.saved.path).result  # of the exported seed or final model
     num_train = number(own.get("num_train", origin.result.get("num_train")))
     seed = number(config.get("seed"))
+    counts = origin.result.get("label_counts") or {}
     facts = {
         "task": node_label(task) + (f", {num_train:,.0f} labeled examples" if num_train else ""),
-        "labels": ", ".join(run.labels) if len(run.labels) <= 50 else f"{len(run.labels)}",
+        "labels": ", ".join(_with_count(label, counts) for label in run.labels)
+        if len(run.labels) <= 50
+        else f"{len(run.labels)}",
         "transfer": _METHODS.get(str(transfer.get("freeze")), str(transfer.get("freeze"))),
         "seed": "" if seed is None else f"{seed:.0f}",
         "task budget": _budget(own),
         "task hardware": _hardware(origin.versions),
     }
     return {key: text for key, text in facts.items() if text}
+
+
+def _with_count(label: str, counts: Mapping[str, int]) -> str:
+    """Return a label with its number of training examples, if known."""
+    return f"{label} ({counts[label]:,})" if label in counts else label
 
 
 def _budget(result: Mapping[str, Any]) -> str:

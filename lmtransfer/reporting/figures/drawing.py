@@ -27,7 +27,6 @@ from lmtransfer.reporting.figures.style import (
     GRAY,
     INK,
     MARKERS,
-    MAX_CURVES,
     SavedFigure,
     color,
     dot_places,
@@ -52,7 +51,11 @@ End = tuple[float, str, str]
 _OFFSET, _ALL_OFFSET = 0.17, 0.7
 #: The same two distances for lines at the same number on the x axis, in typographic points. If there are more than
 #: ``_MAX_APART`` numbers, lines are not shifted.
-_ASIDE, _ALL_ASIDE, _MAX_APART = 5.0, 30.0, 8
+_ASIDE, _ALL_ASIDE, _MAX_APART = 8.0, 40.0, 8
+#: Distance of the two differences of a bar from its middle; neighboring bars are 1 apart.
+_APART = 0.22
+#: Distance in points between the whisker of a bar and the dots of its seeds, which would otherwise hide it.
+_BESIDE = 6.5
 #: Minimum distance between ticks, as a fraction of the axis.
 _TICK_GAP = 0.065
 #: Maximum total number of letters in names that are written horizontally below an x axis.
@@ -93,7 +96,8 @@ def _size(panels: Sequence[Panel]) -> tuple[float, float]:
         num_bars = sum(not line.is_reference for line in first.series)
         return max(5.2, 1.9 + num_places * (0.75 + 0.16 * num_bars)), 3.9
     if first.kind == "bars":
-        return width, 1.25 + 0.42 * num_places
+        has_two = any(line.label for panel in panels if panel.kind == "differences" for line in panel.series)
+        return width, 1.35 + (0.56 if has_two else 0.42) * num_places
     if first.kind == "points" and not are_numbers(first.places):
         return max(width, 2.2 + 0.42 * num_places), 3.9
     return width, 4.4 if first.kind == "reliability" else 3.9
@@ -114,11 +118,11 @@ def draw_points(axes: Any, panel: Panel) -> list[End]:
         keys.sort(key=float)
     at = {value: float(value) if numeric else float(index) for index, value in enumerate(keys)}
     offset = 0.0 if numeric else min(_OFFSET, _ALL_OFFSET / len(series))
-    ends, has_deviations, has_dots, num_colors = [], False, False, 0
-    has_many_lines = sum(not line.is_control for line in series) > MAX_CURVES
+    ends, has_deviations, has_dots = [], False, False
+    marks = _markers(series)
+    aside = min(_ASIDE, _ALL_ASIDE / len(series)) if numeric and 1 < len(keys) <= _MAX_APART else 0.0
     for number, (line, ink) in enumerate(_with_colors(series)):
-        mark = "o" if line.is_control else marker(num_colors)
-        num_colors += not line.is_control
+        mark = marks[number]
         shift = number - (len(series) - 1) / 2
         xs = [at[value] + offset * shift for value, _ in line.points]
         means = [factor * score.mean for _, score in line.points]
@@ -135,34 +139,46 @@ def draw_points(axes: Any, panel: Panel) -> list[End]:
             linestyle="none" if not numeric else (0, (4, 2)) if line.is_control else "-",
             markersize=5,
             elinewidth=1.2,
-            capsize=3,
+            capsize=2,
         )
-        artists = list(bars.get_children())
+        _shift(axes, bars.get_children(), aside * shift)
         for x, (_, score) in zip(xs, line.points, strict=True):
             if len(score.values) > 1:
                 ys = [factor * value for value in score.values]
-                artists.append(seed_dots(axes, [x] * len(ys), ys, ink))
+                dots = seed_dots(axes, [x + offset / 2] * len(ys), ys, ink)
+                # Beside the whisker, and no further than half the way to the next line.
+                _shift(axes, [dots], aside * shift + (0.0 if offset else (aside or _ASIDE) / 2))
                 has_dots = True
-        if numeric and 1 < len(keys) <= _MAX_APART:
-            _shift(axes, artists, min(_ASIDE, _ALL_ASIDE / len(series)) * shift)
         label = shorten(line.label, 26)
-        ends.append((means[-1], f"{MARKERS[mark]} {label}" if has_many_lines else label, ink))
+        ends.append((means[-1], f"{MARKERS[mark]} {label}" if label and len(series) > 1 else label, ink))
     ticks = _set_places(axes, [at[value] for value in keys], keys, counts=panel.x in COUNTS)
     if len(series) == 1:
         _label_values(axes, [(at[value], score) for value, score in series[0].points if at[value] in ticks], panel.y)
     axes.margins(y=0.18)
     axes.set_xlabel(HEADINGS.get(panel.x, panel.x))
     axes.set_ylabel(heading)
-    marks = "mean and deviation over seeds" + (", small dots: seeds" if has_dots else "")
-    subtitle(axes, panel.note or (marks if has_deviations else ""))
+    explained = "mean and deviation over seeds" + (", small dots: seeds" if has_dots else "")
+    subtitle(axes, panel.note or (explained if has_deviations else ""))
     return ends
 
 
-def _shift(axes: Any, artists: Sequence[Any], points: float) -> None:
-    """Shift artists to the right by a number of typographic points, independently of the scale of the axis."""
+def _markers(series: Sequence[Series]) -> list[str]:
+    """Return a marker for each line; a control has the marker of the line that it is the control of."""
+    own = [line.label for line in series if not line.is_control]
+    of_lines = {label: marker(number) for number, label in enumerate(own)}
+
+    def of_control(label: str) -> str:
+        method = label.removesuffix("control").rstrip(", ")
+        return next((mark for name, mark in of_lines.items() if method and name.startswith(method)), marker(0))
+
+    return [of_control(line.label) if line.is_control else of_lines[line.label] for line in series]
+
+
+def _shift(axes: Any, artists: Sequence[Any], right: float, down: float = 0.0) -> None:
+    """Shift artists by a number of typographic points, independently of the scales of the axes."""
     from matplotlib.transforms import ScaledTranslation
 
-    translation = ScaledTranslation(points / 72, 0.0, axes.figure.dpi_scale_trans)
+    translation = ScaledTranslation(right / 72, -down / 72, axes.figure.dpi_scale_trans)
     for artist in artists:
         artist.set_transform(axes.transData + translation)
 
@@ -381,7 +397,9 @@ def draw_bars(axes: Any, panel: Panel, *, vertical: bool = False) -> list[End]:
                 tip = mean + deviation
                 text += "" if vertical else f" \u00b1 {deviation:.{digits}f}"
             if len(values) > 1:
-                seed_dots(axes, *at([place] * len(values), values), INK)
+                dots = seed_dots(axes, *at([place] * len(values), values), INK)
+                beside = _BESIDE / max(num_bars.values())
+                _shift(axes, [dots], *((beside, 0.0) if vertical else (0.0, beside)))
             tip = max([tip, *values])
             if not vertical or len(bars) == 1:  # columns side by side are too narrow
                 axes.annotate(
@@ -426,23 +444,33 @@ def _set_names(axes: Any, names: Sequence[Place], heading: str, *, vertical: boo
 
 
 def draw_differences(axes: Any, panel: Panel) -> list[End]:
-    """Draw the difference between each bar and its control, with the interval on which the verdict is based."""
+    """Draw the differences of each bar from its control and from counting words, with the intervals of the verdicts.
+
+    The label of a series names what its differences are from; without a label, they are from the control.
+    """
     factor, _ = unit(panel.y)
     axes.axvline(0.0, color=GRAY, linewidth=1.2)
     low = high = 0.0
+    num_at = Counter(name for line in panel.series for name in line.differences)
+    is_counted = any(line.label for line in panel.series)
     for line, ink in _with_colors(panel.series):
         for name, difference in line.differences.items():
-            delta, place = factor * difference.delta, panel.places.index(name)
+            delta, place = factor * difference.delta, float(panel.places.index(name))
+            place += 0.0 if num_at[name] == 1 else _APART if line.label else -_APART
             interval = difference.interval
             error = 0.0 if interval is None else factor * (interval[1] - interval[0]) / 2
-            axes.errorbar(delta, place, xerr=error or None, fmt="o", color=ink, markersize=7, linewidth=2, capsize=4)
-            _label(axes, f"{format_difference(difference.delta, panel.y)}  {difference.verdict}", (delta, place), 8)
+            mark, size = ("s", 5) if line.label else ("o", 6)
+            look: Any = {"fmt": mark, "color": ink, "markersize": size, "linewidth": 2, "capsize": 3}
+            axes.errorbar(delta, place, xerr=error or None, **look)
+            _label(axes, f"{format_difference(difference.delta, panel.y)}  {difference.verdict}", (delta, place), 5)
             low, high = min(low, delta - error), max(high, delta + error)
-    margin = 0.35 * (high - low) or 1.0  # room for the text at the outermost dots
+    margin = 0.45 * (high - low) or 1.0  # room for the text at the outermost dots
     axes.set_xlim(low - margin, high + margin)
     axes.grid(visible=False, axis="y")
-    axes.set_xlabel("difference from control" + (" (points)" if factor == 100.0 else ""))
-    subtitle(axes, "whisker: the interval that decides the verdict")
+    points = " (points)" if factor == 100.0 else ""
+    axes.set_xlabel(f"difference{points}" if is_counted else f"difference from control{points}")
+    sides = "\u25cf from control, \u25a0 from word counts\n" if is_counted else ""
+    subtitle(axes, f"{sides}whisker: the interval that decides the verdict")
     return []
 
 

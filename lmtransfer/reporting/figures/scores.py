@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from lmtransfer.reporting.figures.drawing import draw
 from lmtransfer.reporting.figures.logged import detection_charts, loss_charts, metric_charts, part_charts
 from lmtransfer.reporting.figures.spec import Chart, Panel, Place, Series, make_series, points_panel
-from lmtransfer.reporting.figures.style import FILLS, MAX_CURVES, SavedFigure, shorten, slug, with_count
+from lmtransfer.reporting.figures.style import FILLS, INK, MAX_CURVES, SavedFigure, shorten, slug, with_count
 from lmtransfer.reporting.result_tables import ReportRow, table_rows
 from lmtransfer.reporting.runs.collect import Run, is_seed
 from lmtransfer.reporting.runs.details import (
@@ -29,6 +29,8 @@ from lmtransfer.verdicts.spread import Spread, expected_best, spread
 _MAX_RUNS = 6
 #: Maximum number of runs in a chart of bars; the title says if runs are omitted.
 _MAX_BARS = 20
+#: The start of the name of a chart that compares runs on a task.
+COMPARISON = "comparison"
 #: What runs are compared with.
 _REFERENCES = ("majority", "baseline", "control")
 
@@ -106,9 +108,22 @@ def comparison_charts(entries: Sequence[Entry]) -> Iterator[Chart]:
         ]
         if len(bars) > 1:
             panels = [Panel("bars", "", metric, tuple(bars))]
-            if any(bar.differences for bar in bars):
-                panels.append(Panel("differences", "", metric, tuple(bars)))
-            yield Chart(f"comparison-{slug(group)}-{slug(metric)}", title, tuple(panels))
+            counted = list(_differences_from_counts(visible))
+            if counted or any(bar.differences for bar in bars):
+                panels.append(Panel("differences", "", metric, (*bars, *counted)))
+            yield Chart(comparison_name(group, metric), title, tuple(panels))
+
+
+def comparison_name(group: str, metric: str) -> str:
+    """Return the name of the chart that compares the runs of a group."""
+    return f"{COMPARISON}-{slug(group)}-{slug(metric)}"
+
+
+def _differences_from_counts(rows: Sequence[ReportRow]) -> Iterator[Series]:
+    """Yield the difference of each run from the better word-count baseline."""
+    for row in rows:
+        if (difference := row.entry.baseline_difference) is not None and (score := row.entry.score) is not None:
+            yield Series("word counts", ((row.label, score),), ink=INK, differences={row.label: difference})
 
 
 def _best_rows(rows: Sequence[ReportRow]) -> list[ReportRow]:
@@ -140,7 +155,7 @@ def _transfer_scores(entries: Sequence[Entry]) -> Iterator[SeriesScore]:
             label = entry.transfer if entry.is_control else f"{entry.transfer} {source}".strip()
             yield label, entry.is_control, size, entry.score
         if entry.control is not None:
-            yield "frozen control" if entry.transfer == "frozen" else "control", True, size, entry.control
+            yield f"{entry.transfer} control", True, size, entry.control
 
 
 def _with_control(entry: Entry, label: str, place: Place) -> Iterator[SeriesScore]:

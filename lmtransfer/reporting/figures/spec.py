@@ -22,6 +22,7 @@ _Value = TypeVar("_Value")
 HEADINGS = {
     "num_train": "labeled training examples",
     "tokens": PRETRAINING_TOKENS,
+    "words": "words read",
     "seconds": "seconds of pretraining",
     "flops": "FLOP of pretraining",
     "layer": "layer (0: embeddings)",
@@ -29,7 +30,7 @@ HEADINGS = {
     "memory_length": "memory in evaluation (tokens)",
 }
 #: Axes that show 1000 as 1k.
-COUNTS = ("num_train", "parameters", "tokens", "flops", "num_rates")
+COUNTS = ("num_train", "parameters", "tokens", "words", "flops", "num_rates")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,8 @@ class Series:
         points: pairs of a place on the x axis and a score; numbers are in ascending order.
         is_reference: whether the series is only a dashed reference line.
         ink: the color; by default, gray for a control, and otherwise the next color of the palette.
-        differences: the difference from the control at each place, for panels of the kind ``differences``.
+        differences: the difference from the control, or from what the label names, at each place, for panels of the
+            kind ``differences``.
     """
 
     label: str

@@ -25,7 +25,7 @@ from lmtransfer.system.printable import in_percent
 #: Okabe and Ito (2008), "Color Universal Design", without yellow, which is invisible on white.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 #: Markers of points, each with the character that represents the marker in labels.
-MARKERS = {"o": "\u25cf", "s": "\u25a0", "D": "\u25c6", "^": "\u25b2"}
+MARKERS = {"o": "\u25cf", "s": "\u25a0", "D": "\u25c6", "^": "\u25b2", "v": "\u25bc", "P": "\u271a", "X": "\u2716"}
 GRAY = "#8A8A8A"
 INK = "#222222"
 LIGHT_BLUE = "#B9D6EA"
@@ -141,8 +141,8 @@ def color(index: int) -> str:
 
 
 def marker(index: int) -> str:
-    """Return the marker of the line at ``index``; lines of the same color have different markers."""
-    return list(MARKERS)[index // len(PALETTE) % len(MARKERS)]
+    """Return the marker of the line at ``index``; the first lines differ in it, and so do lines of the same color."""
+    return list(MARKERS)[(index + index // len(PALETTE)) % len(MARKERS)]
 
 
 def count_text(drawn: int, runs: int) -> str:

@@ -14,20 +14,21 @@ import yaml
 from typing_extensions import TypedDict
 
 from lmtransfer.errors import RunDirectoryError
-from lmtransfer.reporting.answer import answer, comparison
+from lmtransfer.reporting.answer import answer, clearest_comparison, comparison
 from lmtransfer.reporting.beyond_chance import chance_table
+from lmtransfer.reporting.figures.scores import COMPARISON, comparison_name
 from lmtransfer.reporting.figures.style import SavedFigure
 from lmtransfer.reporting.page.document import document
 from lmtransfer.reporting.page.run_answers import all_answers
 from lmtransfer.reporting.page.wrong_answers import NoTexts, Texts
-from lmtransfer.reporting.result_tables import PAGE, leaderboard, results_table, sweep_table, table_rows
+from lmtransfer.reporting.result_tables import PAGE, results_table, sweep_table, table_rows
 from lmtransfer.reporting.runs.details import calibration_text, languages_text, layer_weights_text
 from lmtransfer.reporting.runs.entries import Entry
 from lmtransfer.reporting.runs.lineage import read_total
 from lmtransfer.reporting.runs.sweeps import Sweep, entries_outside
 from lmtransfer.reporting.table import PLUS_MINUS
 from lmtransfer.system.durable import write_text
-from lmtransfer.system.printable import count, duration
+from lmtransfer.system.printable import count, duration, printable
 from lmtransfer.system.safe_files import read_json
 
 #: The file in a study's folder that lists the study's sections.
@@ -99,13 +100,14 @@ def html_report(
     sections: Sequence[Section] = (),
     texts: Texts | None = None,
 ) -> str:
-    """Render the page: the answer, the leaderboard, tables, figures, and each run's predictions and details.
+    """Render the page: the answer and its figure, tables, figures, and each run's predictions and details.
 
     Args:
         texts: finds the texts of examples; None to show no texts.
     """
     entries_with_control = [entry for entry in entries if entry.difference is not None]
     rows = table_rows(entries_outside(entries, sweeps))
+    lead = _lead(entries, figures)
     answers, num_more = all_answers(entries, NoTexts() if texts is None else texts)
     return document(
         "report.html.j2",
@@ -114,15 +116,23 @@ def html_report(
         answer=answer(entries),
         comparisons=list(map(comparison, entries_with_control)) if len(entries_with_control) > 1 else [],
         sections=list(map(_section, sections)),
-        leaderboard=leaderboard(entries),
         results=results_table(rows).select(PAGE).without_empty() if rows else None,
         chances=chance_table(entries),
         sweeps=list(map(sweep_table, sweeps)),
-        figures=list(map(_figure, figures)),
+        lead=list(map(_figure, lead)),
+        figures=[_figure(figure) for figure in figures if figure not in lead],
         answers=answers,
         num_more=num_more,
         runs=list(map(_run, entries)),
     )
+
+
+def _lead(entries: Sequence[Entry], figures: Sequence[SavedFigure]) -> list[SavedFigure]:
+    """Return the figure of the clearest comparison, or else the first that compares runs; empty if there is none."""
+    clearest, drawn = clearest_comparison(entries), {figure.name: figure for figure in figures}
+    names = [] if clearest is None else [comparison_name(clearest.group, clearest.metric or "")]
+    names += [name for name in drawn if name.startswith(COMPARISON)]
+    return [drawn[name] for name in names if name in drawn][:1]
 
 
 def _run(entry: Entry) -> dict[str, Any]:
@@ -145,7 +155,7 @@ def _run(entry: Entry) -> dict[str, Any]:
         "facts": ", ".join(facts),
         "problems": [problem for part in (run, *entry.seeds, *entry.controls) for problem in part.problems],
         "rule": ": ".join(filter(None, (run.key, run.result.get("chosen_by")))),
-        "texts": [text for text in texts if text],
+        "texts": [*filter(None, texts), *(printable(finding["text"]) for finding in run.result.get("findings", ()))],
         "files": [
             (heading, _yaml(file)) for heading, file in (("Configuration", run.config), ("Versions", versions)) if file
         ],

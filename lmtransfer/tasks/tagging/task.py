@@ -56,6 +56,8 @@ Scheme = Literal["words", "bio", "iob1"]
 
 UNMARKED = "spans that begin with I- instead of B-, left unchanged"
 ENCODED = "encoded"
+#: Number of words that a tag needs for a statement about their capital letters.
+_MIN_WORDS = 20
 
 #: Columns of the words and of the tags; None for the last column.
 _DEFAULT_COLUMNS: dict[FileFormat, tuple[int | str, int | str | None]] = {
@@ -240,6 +242,22 @@ class Tagging(Task):
     @override
     def origin(self, split: str) -> str:
         return self.files.origin(split)
+
+    @override
+    def capitals(self, examples: Sequence[TaggedExample]) -> tuple[str, float, float] | None:
+        kinds = [label if self.scheme == "words" else split_tag(label)[1] or label for label in self.labels]
+        totals, capitals = Counter[str](), Counter[str]()
+        for example in examples:
+            for word, tag in zip(example.words, example.tags or (), strict=False):
+                totals[kinds[tag]] += 1
+                capitals[kinds[tag]] += word[:1].isupper()
+        num_words, num_capitals = totals.total(), capitals.total()
+        contrasts = [
+            (kind, capitals[kind] / num, (num_capitals - capitals[kind]) / (num_words - num))
+            for kind, num in totals.items()
+            if kind != OUTSIDE and _MIN_WORDS <= num < num_words
+        ]
+        return max(contrasts, key=lambda contrast: contrast[1] - contrast[2], default=None)
 
     @override
     def examples(self, split: str) -> list[TaggedExample]:

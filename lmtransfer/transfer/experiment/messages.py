@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from rich import box
@@ -21,9 +20,9 @@ from lmtransfer.reporting.runs.details import (
 from lmtransfer.reporting.runs.scores import is_worse, other_metrics
 from lmtransfer.reporting.table import metric_heading
 from lmtransfer.reporting.verdict_text import verdict_lines
-from lmtransfer.runs.result import RunResult
+from lmtransfer.reporting.what_now import Finding, print_findings, print_next
 from lmtransfer.system.console import Console
-from lmtransfer.system.printable import count, duration, format_metric, in_percent, printable, short_path
+from lmtransfer.system.printable import count, duration, format_metric, in_percent, printable
 from lmtransfer.verdicts.difference import Difference
 
 Result = Mapping[str, Any]
@@ -34,7 +33,13 @@ _MAX_CLASSES, _MAX_CLASS_NAME = 12, 30
 
 
 def print_result(
-    console: Console, result: Result, *, name: str, next_commands: list[str], metrics: Sequence[str] = ()
+    console: Console,
+    result: Result,
+    *,
+    name: str,
+    next_commands: Sequence[str],
+    findings: Sequence[Finding] = (),
+    metrics: Sequence[str] = (),
 ) -> None:
     """Print the content of a ``result.json``; ``metrics`` names the task's metrics, the main one first."""
     is_measured = result["main_metric"] is not None  # a final model alone is not
@@ -42,9 +47,8 @@ def print_result(
         console.print(_score_table(result, name=name, metrics=metrics))
     for line in [*(remarks(result) if is_measured else []), *final_lines(result)]:
         console.print(line, soft_wrap=True)
-    console.print(f"next: {next_commands[0]}", soft_wrap=True)
-    for command in next_commands[1:]:
-        console.print(f"      {command}", soft_wrap=True)
+    print_findings(findings, console)
+    print_next(next_commands, console)
 
 
 def _score_table(result: Result, *, name: str, metrics: Sequence[str]) -> Table:
@@ -74,24 +78,6 @@ def _score_table(result: Result, *, name: str, metrics: Sequence[str]) -> Table:
         table.add_row("control, not pretrained", *_cells(result["control"], metric, metrics))
     table.add_row(name, *_cells(result, metric, metrics), style="bold")
     return table
-
-
-def next_commands(run: Path, result: RunResult, others: Sequence[str], *, root: Path, init: bool) -> list[str]:
-    """Return the commands to suggest after training; ``others`` are the splits that were not scored."""
-    path = short_path(run)
-    commands = []
-    if result.more.get("final"):
-        commands.append(f'lmtransfer predict run={path} text="..."')
-        if not result.metrics:
-            commands.append("the same command with task.folds=5 and another name, to measure such models")
-    elif result.more.get("folds"):
-        commands.append("the same command with final=true resume=true, for a model trained on all examples")
-    if init and result.metrics and not result.control:
-        commands.append("the same command with control=true resume=true, for the score without pretraining")
-    if others:
-        commands.append(f"lmtransfer evaluate run={path} split={'test' if 'test' in others else others[0]}")
-    commands.append(f"lmtransfer report {short_path(root.absolute())}")
-    return commands
 
 
 def below_majority(result: Result) -> str:
@@ -134,13 +120,15 @@ def remarks(result: Result) -> list[str]:
         lines += verdict_lines(difference, metric)
     if to_baseline is not None:
         lines += verdict_lines(to_baseline, metric, reference=result["better_baseline"])
-    for label, part in (("of this run", result), ("of the control", result.get("control"))):
+    # The findings of a training say what stands out in the run itself, with a command.
+    sides = [*(() if "findings" in result else (("of this run", result),)), ("of the control", result.get("control"))]
+    for label, part in sides:
         if part and part["collapsed"]:
             lines.append(
                 f"warning: {part['collapsed']} of {part['n']} seeds {label} predict the same label for every example"
-                + ("" if part.get("learning_rate") is None else "; lower the learning rate or train longer")
             )
-        lines += [f"{sentence} ({label.removeprefix('of ')})" for sentence in (part or {}).get("undefined", ())]
+    for label, part in (("this run", result), ("the control", result.get("control"))):
+        lines += [f"{sentence} ({label})" for sentence in (part or {}).get("undefined", ())]
     lines += filter(None, [below_majority(result)])
     if result.get("folds"):
         lines.append(
@@ -150,7 +138,7 @@ def remarks(result: Result) -> list[str]:
     lines += class_lines(result.get("classes") or {})
     texts = (languages_text(result), calibration_text(result), layer_weights_text(result))
     lines += filter(None, texts)
-    for label, part in (("of this run", result), ("of the control", result.get("control"))):
+    for label, part in sides:
         if part and part.get("learning_rate_edge"):
             edge = edge_text(part["learning_rate"], part["learning_rate_edge"])
             lines.append(f"warning: {edge} (the rate {label}); extend learning_rates")

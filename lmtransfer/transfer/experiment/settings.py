@@ -41,6 +41,7 @@ class Setting:
 
     Attributes:
         weights: pretrained weights of the encoder by name; None for random weights.
+        max_length: number of tokens that the encoder can read at once.
         solves: whether heads are fitted to their optimum (``transfer.convex_fit``) instead of being trained.
         origin: the hub repository and commit of ``init``; None if it is not from the hub.
         features: features of frozen encoders, by condition (and seed, for controls).
@@ -51,6 +52,7 @@ class Setting:
     tokenizer: Tokenizer
     model: Node[Encoder]
     weights: Mapping[str, Tensor] | None
+    max_length: int
     method: TransferMethod
     data: TaskData
     train: TrainSettings
@@ -211,6 +213,7 @@ def build_settings(
         tokenizer=source.tokenizer,
         model=model,
         weights=None,
+        max_length=encoder.max_length,
         method=method,
         data=data,
         train=settings.train,
