@@ -60,7 +60,7 @@ def _join(*files: str) -> str:
 
 def _answers(run: str, file: str, *words: str) -> list[dict[str, Any]]:
     Path("answers.jsonl").unlink(missing_ok=True)
-    words = (f"run={run}", f"input={file}", "output=answers.jsonl", "hardware=exact", *words)
+    words = (f"run={run}", f"input={file}", "output=answers.jsonl", "hardware=exact", "column_prefix=new_", *words)
     assert lmtransfer("predict", *words) == 0
     return [json.loads(line) for line in Path("answers.jsonl").read_text().splitlines()]
 
@@ -318,7 +318,7 @@ def test_it_is_not_scored_on_its_own_examples(world: Path, capsys: pytest.Captur
     assert lmtransfer("evaluate", run, *task, "hardware=exact", "name=other") == 0
     assert "final model, trained on all 120" in " ".join(capsys.readouterr().out.split())
     found = result("runs/evaluate/other")
-    right = [answer["label"] for answer in _answers("runs/finetune/folds", "data/test.tsv", "text_column=sentence")]
+    right = [answer["new_label"] for answer in _answers("runs/finetune/folds", "data/test.tsv", "text_column=sentence")]
     gold = [line.split("\t")[1] for line in Path("data/test.tsv").read_text().splitlines()[1:]]
     assert found["metrics"]["accuracy"] == np.mean([one == other for one, other in zip(right, gold, strict=True)])
     assert (found["control"], found["final"]["num_train"]) == (None, 120)

@@ -378,12 +378,12 @@ def test_the_next_commands_of_a_pretraining_name_no_file_that_is_not_there(
         ({}, ("extra",), ["evaluate split=extra"]),
         ({}, (), []),
         ({"folds": 5}, (), ["finetune final=True resume=True"]),
-        ({"folds": 5, "final": {"num_train": 9}}, ("test",), ["predict text=...", "evaluate split=test"]),
-        ({"final": {"num_train": 9}, "main_metric": None}, (), ["predict text=...", "finetune final=False"]),
+        ({"folds": 5, "final": {"num_train": 9}}, ("test",), ["predict text='...'", "evaluate split=test"]),
+        ({"final": {"num_train": 9}, "main_metric": None}, (), ["predict text='...'", "finetune final=False"]),
     ],
 )
 def test_the_next_commands_of_a_transfer(result: dict[str, Any], others: tuple[str, ...], wanted: list[str]) -> None:
-    given = {"init": "init=runs/pretrain/x", "task": "task=sst2", "final": "final=true"}
+    given = {"init": "init=runs/pretrain/x", "task": "task=text_classification", "final": "final=true"}
     invocation = Invocation(command="finetune", given=given, name="ft", output_root=Path("runs"))
     *lines, last = after_transfer(invocation, {"main_metric": "accuracy"} | result, Path("runs/finetune/ft"), others)
     assert last == "lmtransfer report runs"
