@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import ModuleType
 from typing import Any
@@ -23,14 +23,14 @@ from lmtransfer.system import door, machine, ranks
 
 def run_once(composed: Composed, **arguments: Any) -> Any:
     """Run a command once."""
+    values, problems = _plain(composed)
     # The commands stand on this module; torch is imported only after the check.
     files = importlib.import_module("lmtransfer.commands._named_files")
-    files.check_named_files(expand_home(composed.plain()[0]))
-    settings = settings_of(composed)
     try:
-        return run_as_is(settings, composed.command, **arguments)
+        files.check_named_files(values)
+        return run_as_is(_settings(composed, values, problems), composed.command, **arguments)
     except Exception as error:
-        described = machine.fault(error, settings.plain())
+        described = machine.fault(error, values)
         if described is None:
             raise
         raise described from error
@@ -51,11 +51,19 @@ def command_door(settings: CommandSettings, command: str) -> AbstractContextMana
 
 def settings_of(composed: Composed) -> CommandSettings:
     """Check a composed configuration, and return it as the settings of its command."""
-    command = composed.command
+    return _settings(composed, *_plain(composed))
+
+
+def _plain(composed: Composed) -> tuple[dict[str, Any], dict[str, str]]:
     values, problems = composed.plain()
+    return expand_home(values), problems
+
+
+def _settings(composed: Composed, values: Mapping[str, Any], problems: Mapping[str, str]) -> CommandSettings:
+    command = composed.command
     settings = read_settings(
         COMMANDS[command],
-        expand_home(values),
+        values,
         command=command,
         known=reference_config(command, composed.choices, composed.folders),
         problems=problems,

@@ -73,7 +73,7 @@ def test_a_sharded_run_is_read_like_any_other(world: Path, monkeypatch: pytest.M
     assert evaluated == pytest.approx(pretrained, rel=1e-6)  # of the averaged weights
 
 
-@pytest.mark.parametrize("words", [["pretrain", "phases=words_then_masked"], ["finetune", "init=none", "task=sst2"]])
+@pytest.mark.parametrize("words", [["pretrain", "phases=words_then_masked"], ["finetune", "init=hf:none", "task=sst2"]])
 def test_what_cannot_be_sharded_says_so(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*words, "hardware.shard=true"]) == 2
     assert "hardware.shard=true" in capsys.readouterr().err
