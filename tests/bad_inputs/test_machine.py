@@ -179,7 +179,7 @@ def test_what_is_locked_is_named(name: str, world: Path, answer: Answer) -> None
 PATHS: dict[str, Case] = {
     "long.name": Case((*PRETRAIN[:-1], f"name={LONG}"), ("name:", "300 bytes")),
     "long.output_root": Case((*PRETRAIN, f"output_root={LONG}"), (f"output_root={LONG[:100]}", "long")),
-    "long.output": Case((*PREDICT, f"output={LONG}"), ("output=", "too long"), MASKS),
+    "long.output": Case((*PREDICT, f"output={LONG}.jsonl"), ("output=", "too long"), MASKS),
     "long.task": Case((*FINETUNE, f"task.train={LONG}"), ("task.train=",)),
     **{
         f"nul.{key}": Case((*words, f"{key}=a\0b"), (f"{key}=", "NUL"))

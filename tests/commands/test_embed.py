@@ -163,7 +163,9 @@ def test_a_run_of_a_task_gives_what_its_head_reads(capsys: pytest.CaptureFixture
         learner = open_task_learner(saved, task_of(saved), setup(device="cpu", precision="fp32"))
         task = task_of(saved)
         examples = task.reader().read(_input_file("in.txt"))
-        encoded = encode_examples(task, [example for _, example in examples], saved.tokenizer, learner.encoder)
+        encoded = encode_examples(
+            task, [row.example for row in examples.rows if row.example is not None], saved.tokenizer, learner.encoder
+        )
         source = TaskSource(encoded)
         with torch.no_grad():
             wanted = learner.head_input(source.build(0, source.plan(0), range(len(encoded))))

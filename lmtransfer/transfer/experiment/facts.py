@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from lmtransfer.config import paths
+from lmtransfer.config.component import arguments_of
 from lmtransfer.reporting.what_now import Invocation, TransferFacts, Vocabulary
 from lmtransfer.runs.result import JointResult
 from lmtransfer.runs.saved_run import SavedRun
@@ -26,7 +27,7 @@ def transfer_facts(
     task, data = setting.task, setting.data
     rows = data.whole[setting.draws(seed)[0]].train
     targets = data.train.targets_of(data.train.sequences_of(rows))
-    options = type(task.settings).model_fields
+    options = arguments_of(type(task))
     reads_characters = isinstance(setting.tokenizer, CharacterTokenizer)  # and so the words behind [UNK]
     unknown = float((data.train.tokens_T == setting.tokenizer.unk_id).mean())
     return TransferFacts(
