@@ -76,9 +76,10 @@ def test_every_command_takes_the_run(world: Path, capsys: pytest.CaptureFixture[
     assert lmtransfer("report", "runs") == 0
     said = capsys.readouterr().out
     share = result("runs/finetune/all")["num_trained_parameters"] / result("runs/finetune/all")["num_parameters"]
-    assert f"{100 * share:.2g} % trained" in said
+    assert f"{100 * share:.2g} %" in said
     table = Path("runs/report/report.md").read_text()
-    assert f"({100 * share:.2g} %) trained, " in table, table
+    assert "| trained parameters |" in table
+    assert f"({100 * share:.2g} %) |" in table, table
 
 
 def test_the_next_task_starts_from_the_merged_encoder(world: Path) -> None:
