@@ -202,6 +202,11 @@ class RunDirectory:
     def check_not_divided(self) -> None:
         """Check that the run was not cross-validated, so that it has a single model."""
         if self.folds.is_dir():
+            if not self.is_finished and self.read_config().get("final"):
+                raise RunDirectoryError(
+                    f"the run {self.path} is not finished: its final model is trained after the folds; wait for it, or "
+                    "repeat its command with resume=true"
+                )
             raise RunDirectoryError(
                 f"the run {self.path} was cross-validated, so it has one model per fold, but none for all examples: "
                 "repeat its command with final=true resume=true to train one, or choose a fold, such as "

@@ -154,10 +154,13 @@ def fold_of(
         of_label.setdefault(int(class_indices[rows[0]]), []).append(rows)
     fewest = min(of_label, key=lambda label: len(of_label[label]))
     if len(of_label[fewest]) < folds:
-        subject = f"label {names[fewest]}" if fewest >= 0 else "the training file"
+        name = names[fewest] if fewest >= 0 else None
+        subject = "the training file" if name is None else f"label {name}"
+        alike = [other for other in names if name not in (None, other) and other.casefold() == str(name).casefold()]
+        remedy = f"correct the file if it means {alike[0]}" if alike else "add examples"
         raise ConfigError(
-            f"task.folds={folds}: {subject} has {len(of_label[fewest])} training examples with different texts, but "
-            "each fold needs one; set fewer folds, or add examples"
+            f"task.folds={folds}: {subject} has too few training examples with different texts "
+            f"({len(of_label[fewest])}), but each fold needs one; set fewer folds, or {remedy}"
         )
     fold_numbers, sizes = np.zeros(len(class_indices), dtype=np.int64), np.zeros(folds, dtype=np.int64)
     for label in sorted(of_label):

@@ -223,7 +223,9 @@ def test_refusals(words: list[str], names: tuple[str, ...], world: Path, capsys:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("when", ["before", "during", "after"])
-def test_a_killed_run_goes_on(when: str, world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_run_goes_on(
+    when: str, world: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     words = [*FOLDS[:-1], "train.save_every=3", "name=torn"]
     run, whole = Path("runs/finetune/torn"), Path("runs/finetune/folds")
     if when == "before":  # the scores are there, and the final training has not begun
@@ -231,6 +233,7 @@ def test_a_killed_run_goes_on(when: str, world: Path, monkeypatch: pytest.Monkey
             patch.setattr(Experiment, "_train_final", _interrupt)
             assert lmtransfer(*words, "final=true") == 130
         assert not (run / "final").exists()
+        check_refused(capsys, ["predict", f"run={run}", "text=a"], "not finished", "resume=true")
     elif when == "during":
         with monkeypatch.context() as patch:
             patch.setattr(Checkpoints, "save", _save_and_interrupt)

@@ -169,13 +169,19 @@ def test_groups_stay_together_and_folds_stay_even() -> None:
 
 def test_more_folds_than_examples_of_a_label() -> None:
     strata = np.array([0] * 9 + [1] * 3)
-    with refuses(ConfigError, "task.folds=4", "label spam", " 3 "):
+    with refuses(ConfigError, "task.folds=4", "label spam", "(3)"):
         fold_of(strata, OWN[:12], folds=4, seed=0, names=["ham", "spam"])
-    with refuses(ConfigError, "task.folds=4", "label spam", " 2 "):
+    with refuses(ConfigError, "task.folds=4", "label spam", "(2)"):
         fold_of(strata, [*OWN[:10], "same", "same"], folds=4, seed=0, names=["ham", "spam"])
-    with refuses(ConfigError, "task.folds=13", "training file", " 12 "):
+    with refuses(ConfigError, "task.folds=13", "training file", "(12)"):
         fold_of(np.full(12, -1), OWN[:12], folds=13, seed=0, names=[])
     assert sorted(fold_of(strata, OWN[:12], folds=3, seed=0, names=["ham", "spam"])[9:]) == [0, 1, 2]
+
+
+def test_a_label_that_differs_in_case_is_named() -> None:
+    with refuses(ConfigError, "label Good", "correct the file if it means good") as raised:
+        fold_of(np.array([0, 0, 0, 1]), [""] * 4, folds=2, seed=0, names=["good", "Good"])
+    assert "add examples" not in str(raised.value)
 
 
 @pytest.mark.parametrize(
