@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from lmtransfer.config.budget import check_budget
+from lmtransfer.config.component import arguments_of
 from lmtransfer.config.settings import TransferSettings
 from lmtransfer.config.sweep_names import in_sweep, sweep_name
 from lmtransfer.errors import ConfigError
@@ -162,7 +163,9 @@ def transfer(settings: TransferSettings, *, command: str) -> Path:
             console,
             result.values(),
             name=name,
-            next_commands=after_transfer(invocation, result.values(), directory.path, others),
+            next_commands=after_transfer(
+                invocation, result.values(), directory.path, others, can_fold="folds" in arguments_of(type(task))
+            ),
             findings=findings,
             metrics=task.metric_names,
         )

@@ -525,19 +525,22 @@ def after_pretraining(run: Path, corpus: str, *, is_small: bool, output_root: Pa
     return [line, command_line("report", short_path(output_root.absolute()))]
 
 
-def after_transfer(invocation: Invocation, result: Mapping[str, Any], run: Path, others: Sequence[str]) -> list[str]:
+def after_transfer(
+    invocation: Invocation, result: Mapping[str, Any], run: Path, others: Sequence[str], *, can_fold: bool
+) -> list[str]:
     """Return the commands to suggest after training.
 
     Args:
         result: the content of ``result.json``.
         others: the splits that can still be scored.
+        can_fold: whether the task can be cross-validated.
     """
     lines = []
     if result.get("final"):
         lines.append(command_line("predict", f"run={short_path(run)}", "text=..."))
     elif result.get("folds"):
         lines.append(invocation.again("final=true"))
-    if result.get("main_metric") is None:
+    if result.get("main_metric") is None and can_fold:
         lines.append(invocation.again("task.folds=5", "final=false", ending="folds"))
     elif others:
         split = "test" if "test" in others else others[0]
