@@ -132,7 +132,7 @@ def test_sets_of_labels(world: Path) -> None:
     ("words", "names"),
     [
         (["task.folds=1"], ("task.folds",)),
-        (["task.folds=100"], ("task.folds=100", "positive", " 4")),
+        (["task.folds=100"], ("task.folds=100", "positive", "(4")),
         (["task.dev=data/dev.tsv"], ("task.folds=3", "task.dev")),
         (["task.num_train=50"], ("task.folds=3", "task.num_train=50")),
         (["learning_rates=[1e-3,1e-2]"], ("learning_rates", "task.folds=3")),
