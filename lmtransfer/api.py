@@ -34,6 +34,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
+from lmtransfer.config.settings import key_of
 from lmtransfer.config.sources import named_by_user
 from lmtransfer.config.types import Count, TopK
 from lmtransfer.data.documents import Notes
@@ -209,7 +210,7 @@ def command_line(words: Sequence[Folder], settings: Mapping[str, Setting], *, co
             line.bare.append(os.fspath(word))
         elif not isinstance(word, str):
             raise ConfigError(f"{word!r} is not a setting: write 'key=value', or use the keyword key=value")
-    keys = {*map(overrides.key_of, line.overrides)}
+    keys = {*map(key_of, line.overrides)}
     for key, value in _dotted(settings):
         if key in keys:
             raise ConfigError(f"{key} is set twice, as '{key}=...' and as a keyword: keep only one")

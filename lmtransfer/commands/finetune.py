@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from lmtransfer.config.budget import check_budget
-from lmtransfer.config.component import arguments_of
 from lmtransfer.config.settings import TransferSettings
 from lmtransfer.config.sweep_names import in_sweep, sweep_name
 from lmtransfer.errors import ConfigError
@@ -22,7 +21,7 @@ from lmtransfer.system.console import Console
 from lmtransfer.system.printable import short_path
 from lmtransfer.training import process_group
 from lmtransfer.transfer.experiment.experiment import Experiment
-from lmtransfer.transfer.experiment.facts import transfer_facts
+from lmtransfer.transfer.experiment.facts import can_fold, transfer_facts
 from lmtransfer.transfer.experiment.messages import print_result
 from lmtransfer.transfer.experiment.part_run import write_run_files
 from lmtransfer.transfer.experiment.settings import build_settings, open_start
@@ -163,9 +162,7 @@ def transfer(settings: TransferSettings, *, command: str) -> Path:
             console,
             result.values(),
             name=name,
-            next_commands=after_transfer(
-                invocation, result.values(), directory.path, others, can_fold="folds" in arguments_of(type(task))
-            ),
+            next_commands=after_transfer(invocation, result.values(), others, can_fold=can_fold(task)),
             findings=findings,
             metrics=task.metric_names,
         )

@@ -9,10 +9,9 @@ from typing import Any
 
 from lmtransfer.config.nearest import nearest_name
 from lmtransfer.config.paths import own_folder
-from lmtransfer.config.settings import StudySettings
+from lmtransfer.config.settings import StudySettings, key_of
 from lmtransfer.errors import ConfigError, LmtransferError, RunDirectoryError
 from lmtransfer.launch.jobs import Place, run_jobs
-from lmtransfer.launch.overrides import key_of
 from lmtransfer.launch.run_once import checked_settings
 from lmtransfer.reporting.page.report import write_sections
 from lmtransfer.reporting.table import print_table, report_console

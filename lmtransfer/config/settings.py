@@ -178,7 +178,12 @@ class CommandSettings(Settings):
     @property
     def given(self) -> Mapping[str, str]:
         """The words by the key, or the group, that they set."""
-        return {word.lstrip("+~").partition("=")[0]: word for word in self.words}
+        return {key_of(word): word for word in self.words}
+
+
+def key_of(override: str) -> str:
+    """Return the key that an override sets, adds (``+key=value``) or removes (``~key``)."""
+    return override.lstrip("+~").partition("=")[0]
 
 
 _BATCH_TOKENS = "number of tokens in an optimizer step, over all ranks and micro-batches"

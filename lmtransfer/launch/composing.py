@@ -21,7 +21,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from omegaconf.errors import OmegaConfBaseException
 
 from lmtransfer.config import paths
-from lmtransfer.config.settings import COMMANDS
+from lmtransfer.config.settings import COMMANDS, key_of
 from lmtransfer.errors import ConfigError
 from lmtransfer.launch import overrides, recipes
 from lmtransfer.launch.phases import complete_phases
@@ -125,6 +125,11 @@ def compose_files(primary: str | None, words: Sequence[str], *, config_dir: str 
     Raises:
         HydraException: Hydra rejects the overrides; this can also be another error in ``REFUSALS``.
     """
+    return _compose_fitted(primary, words, config_dir)[0]
+
+
+def _compose_fitted(primary: str | None, words: Sequence[str], config_dir: str | None) -> tuple[DictConfig, str | None]:
+    """Compose as ``compose_files`` does, and return the note on the recipe too."""
     fitted = recipes.fit_recipe(primary, words, paths.config_folders(config_dir))
     searched = [] if config_dir is None else [f"hydra.searchpath=[{Path(config_dir).absolute().as_uri()}]"]
     outer, base = GlobalHydra.instance().hydra, VersionBase.instance().version_base
@@ -141,7 +146,7 @@ def compose_files(primary: str | None, words: Sequence[str], *, config_dir: str 
         config.hydra.overrides.task = list(words)
         if fitted.name is not None:
             config.hydra.runtime.choices[recipes.GROUP] = fitted.name
-    return config
+    return config, fitted.note
 
 
 @contextmanager
@@ -173,19 +178,18 @@ def compose(
     Raises:
         ConfigError: Hydra rejects the overrides or the user's configs.
     """
-    primary, folders = config_name or command, paths.config_folders(config_dir)
-    words = _quote_choices(words, folders)
+    primary = config_name or command
+    words = _quote_choices(words, paths.config_folders(config_dir))
     try:
-        config = compose_files(primary, words, config_dir=config_dir)
+        config, note = _compose_fitted(primary, words, config_dir)
         typed = _quote_text_values(words, config, command)
         if typed != words:
-            config = compose_files(primary, typed, config_dir=config_dir)
+            config, note = _compose_fitted(primary, typed, config_dir)
     except REFUSALS as error:
         raise refusal(error, command, sweep or words, config_name, config_dir, is_sweep=bool(sweep)) from error
     hydra_config = OmegaConf.masked_copy(config, ["hydra"])
     with open_dict(config):
         del config["hydra"]
-    note = recipes.fit_recipe(primary, words, folders).note
     return Composed(command, config, hydra_config, config_dir, None if primary == command else primary, note)
 
 
@@ -235,15 +239,13 @@ def quote_texts(words: Sequence[str], *, command: str, config_dir: str | None) -
 
 
 def _quote_choices(words: Sequence[str], folders: list[Path]) -> list[str]:
-    return [
-        overrides.quote_numbers(word) if paths.is_group(overrides.key_of(word), folders) else word for word in words
-    ]
+    return [overrides.quote_numbers(word) if paths.is_group(key_of(word), folders) else word for word in words]
 
 
 def _quote_text_values(words: Sequence[str], config: DictConfig, command: str) -> list[str]:
     return [
         overrides.quote_numbers(word)
-        if overrides.has_number(word) and is_text(_annotation(overrides.key_of(word), config, command))
+        if overrides.has_number(word) and is_text(_annotation(key_of(word), config, command))
         else word
         for word in words
     ]

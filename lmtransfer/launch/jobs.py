@@ -16,9 +16,8 @@ from pathlib import Path
 
 from rich.text import Text
 
-from lmtransfer.config.settings import ClusterSettings
+from lmtransfer.config.settings import ClusterSettings, key_of
 from lmtransfer.errors import ConfigError, Interrupted, RunDirectoryError
-from lmtransfer.launch.overrides import key_of
 from lmtransfer.launch.processes import LocalProcess, Process, check_cluster, submit
 from lmtransfer.runs.create_or_resume import writer
 from lmtransfer.system import ranks

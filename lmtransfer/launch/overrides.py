@@ -20,6 +20,7 @@ from hydra.errors import HydraException
 
 from lmtransfer.config import paths
 from lmtransfer.config.nearest import hint, nearest_name, translate_word
+from lmtransfer.config.settings import key_of
 from lmtransfer.errors import ConfigError
 from lmtransfer.launch.plain import literal
 from lmtransfer.system.addresses import REMEDY, has_credentials, is_free_text
@@ -208,11 +209,6 @@ def _number(word: str) -> int | float | bool | None:
 def _quoted_number(match: re.Match[str]) -> str:
     word = match["word"]
     return match[0] if not word or _number(word) is None else quote(word)
-
-
-def key_of(override: str) -> str:
-    """Return the key that an override sets, adds (``+key=value``) or removes (``~key``)."""
-    return override.lstrip("+~").partition("=")[0]
 
 
 def parse(override: str) -> Override:

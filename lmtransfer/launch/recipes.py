@@ -15,6 +15,7 @@ from typing import Any
 from hydra.core.config_store import ConfigStore
 
 from lmtransfer.config import paths
+from lmtransfer.config.settings import key_of
 from lmtransfer.errors import ConfigError
 from lmtransfer.launch import overrides
 from lmtransfer.launch.config_files import read_plain, sibling
@@ -56,7 +57,7 @@ def fit_recipe(primary: str | None, words: Sequence[str], folders: Sequence[Path
     fitting = None if recipe is None else _Fitting(typed, recipe.choices | typed, folders)
     if recipe is None or fitting is None or (fitted := fitting.fit(recipe)) == name:
         return FittedRecipe(name, list(words))
-    replaced = [word for word in words if overrides.key_of(word) != GROUP]
+    replaced = [word for word in words if key_of(word) != GROUP]
     prefix = "+" if any(word.startswith(f"+{GROUP}=") for word in words) else ""
     chosen = " ".join(f"{group}={choice or 'null'}" for group, choice in typed.items() if group in fitting.because_of)
     keys = ", ".join(dict.fromkeys(fitting.left_out))
@@ -68,7 +69,7 @@ def _typed_choices(words: Sequence[str], folders: Sequence[Path]) -> _Choices:
     choices: _Choices = {}
     for word in words:
         try:
-            override = overrides.parse(word) if paths.is_group(overrides.key_of(word), folders) else None
+            override = overrides.parse(word) if paths.is_group(key_of(word), folders) else None
         except ConfigError:
             continue  # composing the configuration raises the error
         value = None if override is None or override.is_delete() else override.value()

@@ -68,8 +68,12 @@ def _settings(composed: Composed, values: Mapping[str, Any], problems: Mapping[s
         known=reference_config(command, composed.choices, composed.folders),
         problems=problems,
     )
-    origin: dict[str, Any] = {"words": composed.words, "options": composed.options, "note": composed.note}
-    origin["config_folders"] = tuple(composed.folders)
+    origin = {
+        "words": composed.words,
+        "options": composed.options,
+        "config_folders": tuple(composed.folders),
+        "note": composed.note,
+    }
     return settle(settings.model_copy(update=origin), primary_config(command))
 
 

@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any
 from hydra.core.override_parser.types import Override
 
 from lmtransfer.config.check import read_group
-from lmtransfer.config.settings import CommandSettings, JobsSettings
+from lmtransfer.config.settings import CommandSettings, JobsSettings, key_of
 from lmtransfer.config.sweep_names import as_point, point_suffix, sweep_name
 from lmtransfer.errors import ConfigError, Interrupted, LmtransferError
 from lmtransfer.launch import overrides
 from lmtransfer.launch.composing import Composed, compose, quote_texts
 from lmtransfer.launch.config_files import primary_config
 from lmtransfer.launch.jobs import Job, Place, run_jobs
-from lmtransfer.launch.overrides import CommandLine, key_of
+from lmtransfer.launch.overrides import CommandLine
 from lmtransfer.launch.plain import to_plain
 from lmtransfer.launch.run_once import check_settings, run_as_is, settings_of
 from lmtransfer.system import machine

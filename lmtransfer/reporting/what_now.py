@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from lmtransfer.config.settings import key_of
 from lmtransfer.reporting.runs.details import edge_of_grid
 from lmtransfer.reporting.runs.scores import is_worse
 from lmtransfer.runs.result import FEW_STEPS
@@ -101,7 +102,7 @@ class Invocation:
         name = self.new_name(self.command, ending) if ending else f"name={self.name}"
         kept = {key: word for key, word in self.given.items() if key not in (*without, "resume")}
         own = (*changes, name, *(() if ending else ("resume=true",)))
-        return self._line(self.command, kept | {_key(word): word for word in own}, self.options)
+        return self._line(self.command, kept | {key_of(word): word for word in own}, self.options)
 
     def other(self, command: str, *changes: str, ending: str = "") -> str:
         """Return another command on the same encoder and task.
@@ -114,7 +115,7 @@ class Invocation:
         own = (*changes, *((self.new_name(command, ending),) if ending else ()))
         pairs = zip(self.options[::2], self.options[1::2], strict=True)
         folder = [word for option, value in pairs if option != "--config-name" for word in (option, value)]
-        return self._line(command, kept | {_key(word): word for word in own}, folder)
+        return self._line(command, kept | {key_of(word): word for word in own}, folder)
 
     def new_name(self, command: str, ending: str) -> str:
         """Return the setting of a name that no run has yet."""
@@ -129,10 +130,6 @@ def command_line(*words: str) -> str:
     """Return a command line for a shell; words with single quotes are put into double quotes if possible."""
     double = (f'"{word}"' if "'" in word and not set(word) & set('"$`!\\') else shlex.quote(word) for word in words)
     return " ".join(("lmtransfer", *double))
-
-
-def _key(word: str) -> str:
-    return word.lstrip("+~").partition("=")[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -526,7 +523,7 @@ def after_pretraining(run: Path, corpus: str, *, is_small: bool, output_root: Pa
 
 
 def after_transfer(
-    invocation: Invocation, result: Mapping[str, Any], run: Path, others: Sequence[str], *, can_fold: bool
+    invocation: Invocation, result: Mapping[str, Any], others: Sequence[str], *, can_fold: bool
 ) -> list[str]:
     """Return the commands to suggest after training.
 
@@ -537,14 +534,14 @@ def after_transfer(
     """
     lines = []
     if result.get("final"):
-        lines.append(command_line("predict", f"run={short_path(run)}", "text=..."))
+        lines.append(command_line("predict", f"run={invocation.run}", "text=..."))
     elif result.get("folds"):
         lines.append(invocation.again("final=true"))
     if result.get("main_metric") is None and can_fold:
         lines.append(invocation.again("task.folds=5", "final=false", ending="folds"))
     elif others:
         split = "test" if "test" in others else others[0]
-        lines.append(command_line("evaluate", f"run={short_path(run)}", f"split={split}"))
+        lines.append(command_line("evaluate", f"run={invocation.run}", f"split={split}"))
     return [*lines, invocation.report]
 
 

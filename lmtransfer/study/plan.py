@@ -11,10 +11,10 @@ from typing import Any, Literal, get_args
 
 from lmtransfer.config.budget import KINDS
 from lmtransfer.config.nearest import hint
-from lmtransfer.config.settings import StudySettings
+from lmtransfer.config.settings import StudySettings, key_of
 from lmtransfer.errors import ConfigError
 from lmtransfer.launch.jobs import Job
-from lmtransfer.launch.overrides import is_hydra_setting, key_of
+from lmtransfer.launch.overrides import is_hydra_setting
 
 YAxis = Literal["score", "loss", "layer_weights"]
 Lines = Literal["transfer", "recipe", "task", "method", "model"]

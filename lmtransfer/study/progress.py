@@ -19,10 +19,10 @@ from rich.table import Table
 from rich.text import Text
 from typing_extensions import TypedDict
 
+from lmtransfer.config.settings import key_of
 from lmtransfer.config.types import NonNegative
 from lmtransfer.errors import ConfigError, RunDirectoryError
 from lmtransfer.launch.jobs import last_lines, last_message, was_interrupted
-from lmtransfer.launch.overrides import key_of
 from lmtransfer.reporting.runs.collect import COMMANDS
 from lmtransfer.runs.create_or_resume import LOCK, writer
 from lmtransfer.runs.run_directory import RunDirectory

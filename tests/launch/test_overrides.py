@@ -8,10 +8,11 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 from support.refusals import refuses
 
+from lmtransfer.config.settings import key_of
 from lmtransfer.errors import ConfigError
 from lmtransfer.launch import composing
 from lmtransfer.launch.composing import quote_texts
-from lmtransfer.launch.overrides import key_of, quote_value, read
+from lmtransfer.launch.overrides import quote_value, read
 
 AWKWARD = [
     "plain words",

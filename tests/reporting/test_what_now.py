@@ -386,8 +386,8 @@ def test_the_next_commands_of_a_transfer(result: dict[str, Any], others: tuple[s
     given = {"init": "init=runs/pretrain/x", "task": "task=text_classification", "final": "final=true"}
     invocation = Invocation(command="finetune", given=given, name="ft", output_root=Path("runs"))
     values = {"main_metric": "accuracy"} | result
-    *lines, last = after_transfer(invocation, values, Path("runs/finetune/ft"), others, can_fold=True)
-    assert "folds=5" not in str(after_transfer(invocation, values, Path("runs/finetune/ft"), others, can_fold=False))
+    *lines, last = after_transfer(invocation, values, others, can_fold=True)
+    assert "folds=5" not in str(after_transfer(invocation, values, others, can_fold=False))
     assert last == "lmtransfer report runs"
     for line, says in zip(lines, wanted, strict=True):
         command, *pairs = says.split()

@@ -10,6 +10,7 @@ from lmtransfer.config.component import arguments_of
 from lmtransfer.reporting.what_now import Invocation, TransferFacts, Vocabulary
 from lmtransfer.runs.result import JointResult
 from lmtransfer.runs.saved_run import SavedRun
+from lmtransfer.tasks.base import Task
 from lmtransfer.tokenizers.base import CharacterTokenizer
 from lmtransfer.tokenizers.fit import ignores_case, pieces_per_word
 from lmtransfer.transfer.experiment.settings import Setting
@@ -27,7 +28,6 @@ def transfer_facts(
     task, data = setting.task, setting.data
     rows = data.whole[setting.draws(seed)[0]].train
     targets = data.train.targets_of(data.train.sequences_of(rows))
-    options = arguments_of(type(task))
     reads_characters = isinstance(setting.tokenizer, CharacterTokenizer)  # and so the words behind [UNK]
     unknown = float((data.train.tokens_T == setting.tokenizer.unk_id).mean())
     return TransferFacts(
@@ -43,10 +43,16 @@ def transfer_facts(
         label_counts=dict(task.head.counts(targets, task.labels)),
         limits=(task.max_length or setting.max_length, setting.max_length),
         capitals=task.capitals(data.train.examples),
-        can_balance="class_weights" in options and getattr(task.settings, "class_weights", None) is None,
-        can_fold="folds" in options,
+        can_balance="class_weights" in arguments_of(type(task))
+        and getattr(task.settings, "class_weights", None) is None,
+        can_fold=can_fold(task),
         splits=task.splits,
     )
+
+
+def can_fold(task: Task) -> bool:
+    """Whether a task can be cross-validated."""
+    return "folds" in arguments_of(type(task))
 
 
 def _texts(setting: Setting) -> Iterator[str]:
